@@ -27,6 +27,7 @@
 #include "host/bootstrap/world.h"
 #include "host/cli/labelled_output.h"
 #include "host/cli/process_tree.h"
+#include "host/cli/rank_place.h"
 #include "host/cli/supervisor.h"
 
 namespace gdx {
@@ -180,27 +181,6 @@ Launch::~Launch() {
   if (!running_.empty()) kill_all();
 }
 
-// An equal share of the processors that this process may use, one after another.
-Result<cpu_set_t> share_of_processors(std::uint32_t rank, std::uint32_t ranks) {
-  cpu_set_t all;
-  if (sched_getaffinity(0, sizeof all, &all) != 0)
-    return fail(Status::kSystem,
-                fmt::format("--pin: cannot read the processors: {}; leave it out", std::strerror(errno)));
-  const auto count = static_cast<std::uint32_t>(CPU_COUNT(&all));
-  if (count < ranks)
-    return fail(Status::kInvalidArgument,
-                fmt::format("--pin: more ranks ({}) than processors ({}): leave it out, or start fewer ranks",
-                            ranks, count));
-  cpu_set_t share;
-  CPU_ZERO(&share);
-  for (std::uint32_t processor = 0, place = 0; place < count; ++processor) {
-    if (!CPU_ISSET(processor, &all)) continue;
-    if (place >= rank * count / ranks && place < (rank + 1) * count / ranks) CPU_SET(processor, &share);
-    ++place;
-  }
-  return share;
-}
-
 Result<void> Launch::start() {
   if (options_.ranks > 1) {
     root_ = GDX_TRY(reserve_root());
@@ -218,7 +198,11 @@ Result<void> Launch::start() {
     }
     std::optional<cpu_set_t> processors;
     if (options_.pins) {
-      processors = GDX_TRY(share_of_processors(rank, options_.ranks));
+      cpu_set_t all;
+      if (sched_getaffinity(0, sizeof all, &all) != 0)
+        return fail(Status::kSystem,
+                    fmt::format("--pin: cannot read the processors: {}; leave it out", std::strerror(errno)));
+      processors = GDX_TRY(share_of_processors(all, rank, options_.ranks));
     }
     if (auto started = start_rank(ExecArguments(options_.command, variables), processors); !started)
       return started;

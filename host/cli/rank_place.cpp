@@ -46,4 +46,20 @@ std::vector<std::string> place_of_rank(const Topology& topology, std::uint32_t r
   return variables;
 }
 
+Result<cpu_set_t> share_of_processors(const cpu_set_t& all, std::uint32_t rank, std::uint32_t ranks) {
+  const auto count = static_cast<std::uint32_t>(CPU_COUNT(&all));
+  if (count < ranks)
+    return fail(Status::kInvalidArgument,
+                fmt::format("--pin: more ranks ({}) than processors ({}): leave it out, or start fewer ranks",
+                            ranks, count));
+  cpu_set_t share;
+  CPU_ZERO(&share);
+  for (std::uint32_t processor = 0, place = 0; place < count; ++processor) {
+    if (!CPU_ISSET(processor, &all)) continue;
+    if (place >= rank * count / ranks && place < (rank + 1) * count / ranks) CPU_SET(processor, &share);
+    ++place;
+  }
+  return share;
+}
+
 }  // namespace gdx

@@ -1,10 +1,13 @@
 // Places of ranks on a machine with hardware.
 #pragma once
 
+#include <sched.h>
+
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "base/result.h"
 #include "host/topo/topology.h"
 
 namespace gdx {
@@ -15,5 +18,10 @@ namespace gdx {
 // $CUDA_VISIBLE_DEVICES leaves NICs to the user as well.
 [[nodiscard]] std::vector<std::string> place_of_rank(const Topology& topology, std::uint32_t rank,
                                                      std::uint32_t ranks);
+
+// Returns rank `rank`'s equal share of the processors `all`: some that follow one another by their numbers.
+// Errors: kInvalidArgument with fewer processors than ranks.
+[[nodiscard]] Result<cpu_set_t> share_of_processors(const cpu_set_t& all, std::uint32_t rank,
+                                                    std::uint32_t ranks);
 
 }  // namespace gdx

@@ -3,6 +3,8 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -11,6 +13,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <regex>
 #include <sstream>
 #include <thread>
 #include <utility>
@@ -118,14 +121,6 @@ TEST_F(Launcher, software_hca_is_preloaded) {
   EXPECT_EQ(status_of(shell("grep -q " EMPTY_PRELOAD " /proc/self/maps", 1)), 0);
 }
 
-TEST_F(Launcher, one_rank_fails_the_others_are_ended_and_its_status_is_relayed) {
-  EXPECT_EQ(status_of(shell("test $GDX_RANK = 1 && exit 7; exec sleep 600", 3)), 7);
-}
-
-TEST_F(Launcher, one_rank_is_killed_status_is_128_plus_the_signal) {
-  EXPECT_EQ(status_of(shell("test $GDX_RANK = 1 && kill -KILL $$; exec sleep 600", 2)), 128 + SIGKILL);
-}
-
 TEST_F(Launcher, ranks_ignore_sigterm_they_are_killed) {
   EXPECT_EQ(status_of(shell("trap '' TERM; test $GDX_RANK = 1 && exit 7; while :; do sleep 1; done", 2)), 7);
 }
@@ -157,20 +152,72 @@ TEST_F(Launcher, sigint_to_the_launcher_ends_the_ranks) {
             128 + SIGINT);
 }
 
-// The signal comes once the launcher has taken the failed rank's status: a process that nobody has waited for
-// still exists.
-TEST_F(Launcher, sigint_after_a_failed_rank_leaves_its_status) {
-  const std::string file = testing::TempDir() + "gdx_failed_rank_" + std::to_string(getpid());
-  auto options = shell("F=" + file +
-                           "; test $GDX_RANK = 0 && { echo $$ >$F; exit 7; }; "
-                           "until test -s $F && ! kill -0 $(cat $F) 2>/dev/null; do sleep 0.01; done; "
-                           "kill -INT $PPID; exec sleep 600",
-                       2);
-  options.follow_ns = 600 * kSecondNs;
+// Status of a launch, and what it tells, without numbers of processes.
+std::pair<int, std::string> told_by(const LaunchOptions& options) {
   testing::internal::CaptureStderr();
-  EXPECT_EQ(status_of(options), 7);
-  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("Interrupt: ending rank 1"));
-  std::remove(file.c_str());
+  const auto status = launch(options);
+  const std::string text = testing::internal::GetCapturedStderr();
+  return {status.value_or(-1), std::regex_replace(text, std::regex("pid [0-9]+"), "pid N")};
+}
+
+// What comes later comes once the launcher has taken the failed rank's status: a process that nobody has
+// waited for still exists.
+TEST_F(Launcher, status_of_the_first_rank_to_fail_stays) {
+  const std::string file = testing::TempDir() + "gdx_failed_rank_" + std::to_string(getpid());
+  const std::string first = "gdx: rank 0 (pid N) of sh ended with status 7; 1 other rank has 600 s to end\n";
+  for (const auto& [later, told] : std::vector<std::pair<std::string, std::string>>{
+           {"kill -TERM $PPID; exec sleep 600", first + "gdx: Terminated: ending rank 1 (pid N)\n"},
+           {"exit 9", first},
+           {"kill -KILL $$", first},
+           {"exit 0", first}}) {
+    auto options = shell("F=" + file +
+                             "; test $GDX_RANK = 0 && { echo $$ >$F; exit 7; }; "
+                             "until test -s $F && ! kill -0 $(cat $F) 2>/dev/null; do sleep 0.01; done; " +
+                             later,
+                         2);
+    options.follow_ns = options.grace_ns = 600 * kSecondNs;
+    EXPECT_EQ(told_by(options), std::pair(7, told)) << later;
+    std::remove(file.c_str());
+  }
+}
+
+// The status of a rank alone, or of one that explains itself, is told by that rank; no rank tells that it was
+// killed.
+TEST_F(Launcher, failure_that_no_rank_tells_is_told_with_what_follows) {
+  const std::string ended = "gdx: 0.1 s have passed since that failure: ending rank 0 (pid N)\n";
+  const struct {
+    const char* end;
+    std::uint32_t ranks;
+    bool explain;
+    int status;
+    std::string told;
+  } cases[] = {{"exit 3", 1, false, 3, ""},
+               {"kill -KILL $$", 1, true, 128 + SIGKILL, "gdx: rank 0 (pid N) of sh was killed: Killed\n"},
+               {"exit 3", 2, true, 3, ended},
+               {"exit 3", 2, false, 3,
+                "gdx: rank 1 (pid N) of sh ended with status 3; 1 other rank has 0.1 s to end\n" + ended},
+               {"kill -TERM $$", 2, true, 128 + SIGTERM,
+                "gdx: rank 1 (pid N) of sh was killed: Terminated; 1 other rank has 0.1 s to end\n" + ended}};
+  for (const auto& one : cases) {
+    auto options =
+        shell(one.ranks == 1 ? one.end : std::string("test $GDX_RANK = 0 && exec sleep 600; ") + one.end,
+              one.ranks);
+    options.ranks_explain = one.explain;
+    options.grace_ns = 600 * kSecondNs;
+    EXPECT_EQ(told_by(options), std::pair(one.status, one.told)) << one.end << " " << one.ranks;
+  }
+}
+
+// The launcher keeps the pipes of all labelled ranks, and none of its own limit shows in a rank.
+TEST_F(Launcher, ranks_with_labels_have_the_users_limit_of_open_files) {
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit low{40, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);
+  auto options = shell("test $(ulimit -n) = 40", 24);
+  options.label = true;
+  EXPECT_EQ(status_of(options), 0);
+  setrlimit(RLIMIT_NOFILE, &before);
 }
 
 TEST_F(Launcher, program_does_not_exist_is_not_found) {
@@ -434,6 +481,52 @@ TEST_F(RankPlace, what_the_user_has_chosen_stays) {
 TEST_F(RankPlace, ranks_without_a_gpu_share_the_first_nic) {
   EXPECT_THAT(place_of_rank(Topology{}, 0, 1), IsEmpty());
   EXPECT_THAT(place_of_rank(Topology{}, 999, 1000), ElementsAre("GDX_PROCESSES_PER_HCA=256"));
+}
+
+TEST(ShareOfProcessors, is_of_neighbours_and_leaves_none_over) {
+  const auto set_of = [](const std::vector<int>& processors) {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    for (const int processor : processors) CPU_SET(processor, &set);
+    return set;
+  };
+  const cpu_set_t all = set_of({1, 3, 4, 6, 9});
+  const std::vector<std::vector<std::vector<int>>> shares = {{{1, 3, 4, 6, 9}},
+                                                             {{1, 3}, {4, 6, 9}},
+                                                             {{1}, {3, 4}, {6, 9}},
+                                                             {{1}, {3}, {4}, {6, 9}},
+                                                             {{1}, {3}, {4}, {6}, {9}}};
+  for (const auto& of_ranks : shares) {
+    for (std::uint32_t rank = 0; rank < of_ranks.size(); ++rank) {
+      const auto share = share_of_processors(all, rank, static_cast<std::uint32_t>(of_ranks.size()));
+      const cpu_set_t wanted = set_of(of_ranks[rank]);
+      EXPECT_TRUE(share && CPU_EQUAL(&*share, &wanted)) << "rank " << rank << " of " << of_ranks.size();
+    }
+  }
+  EXPECT_EQ(share_of_processors(all, 0, 6).error().message,
+            "--pin: more ranks (6) than processors (5): leave it out, or start fewer ranks");
+}
+
+TEST_F(Launcher, ranks_of_a_gdxd_that_is_asked_for_have_no_software_hca) {
+  auto options = shell("", 2);
+  EXPECT_THAT(launch_environment(options, 0).value(), Contains("GDX_DAEMON=off"));
+  setenv("GDX_DAEMON", "unix:/nonexistent", 1);
+  EXPECT_THAT(launch_environment(options, 1).value(), IsEmpty());
+  EXPECT_TRUE(check_launch_options(options));
+  options.softhca.seed = 1;
+  EXPECT_EQ(check_launch_options(options).error().message,
+            "options of the software HCA do nothing to gdxd's: give them to gdxd, or set GDX_DAEMON=off");
+  unsetenv("GDX_DAEMON");
+  // Nor is a library preloaded whose name the dynamic linker would take apart, or that is not there.
+  const std::string named = testing::TempDir() + "a b" + std::to_string(getpid());
+  ASSERT_EQ(symlink(EMPTY_PRELOAD, named.c_str()), 0);
+  setenv(kSofthcaLibraryVariable, named.c_str(), 1);
+  EXPECT_EQ(launch_environment(options, 0).error().message,
+            "the path " + named + " cannot be preloaded: move gdx to one without spaces and colons");
+  std::remove(named.c_str());
+  unsetenv(kSofthcaLibraryVariable);
+  EXPECT_THAT(launch_environment(options, 0).error().message,
+              StartsWith("no libgdx_softhca.so for the executable in "));
 }
 
 TEST_F(Launcher, named_library_is_none_the_program_is_not_run_without_it) {
