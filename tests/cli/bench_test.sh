@@ -445,6 +445,17 @@ PYTHON
     refused "iters: '0': use" "$gdx" bench -n 0
     refused "workers: '0': use" "$gdx" bench --workers 0
     refused "rounds: '101': use" "$gdx" bench --rounds 101
+    for bad in "gid-index 256" "port 0" "port 65536" "seconds 0.09" "seconds 1000001" "depth 0" "batch 0" "kill-rank 16" "ranks 1"; do
+      # shellcheck disable=SC2086 # an option and its value
+      refused "^gdx: --${bad% *}: '${bad#* }': use " "$gdx" bench --$bad
+    done
+    for bad in 127.0.0.1:0 127.0.0.1:65536 node-1.example:x; do
+      refused "^gdx: '$bad': use HOST or HOST:PORT\$" "$gdx" bench put_lat $bad
+    done
+    # Of an IPv6 address no part is a port.
+    run 100 env GDX_BOOTSTRAP_TIMEOUT_S=1 "$gdx" bench put_lat ::1 -p 1 --modes pull
+    expect_failure
+    expect '^gdx bench: meets the other node at \[::1\]:1 within 1 s; start it there with the same options and --listen, without a HOST$'
     refused "preset: 'mpi': use deepep" "$gdx" bench --preset mpi
     refused "model: 'FAR': use PIX" "$gdx" bench --model FAR
     refused 'chart-library requires --report' "$gdx" bench --chart-library x.js
