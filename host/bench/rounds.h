@@ -1,4 +1,4 @@
-// What a benchmark's rounds make of samples: lines of the journal, numbers of messages, progress.
+// Use of samples by a benchmark's rounds: lines of the journal, numbers of messages, progress.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// What gdx calibrate makes of measured times, prints and keeps.
+// Table, report and file that gdx calibrate makes of measured times.
 #include "host/calibrate/report.h"
 
 #include <gtest/gtest.h>

@@ -160,7 +160,7 @@ std::pair<int, std::string> told_by(const LaunchOptions& options) {
   return {status.value_or(-1), std::regex_replace(text, std::regex("pid [0-9]+"), "pid N")};
 }
 
-// What comes later comes once the launcher has taken the failed rank's status: a process that nobody has
+// Anything later comes once the launcher has taken the failed rank's status: a process that nobody has
 // waited for still exists.
 TEST_F(Launcher, status_of_the_first_rank_to_fail_stays) {
   const std::string file = testing::TempDir() + "gdx_failed_rank_" + std::to_string(getpid());

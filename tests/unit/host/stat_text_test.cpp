@@ -1,4 +1,4 @@
-// What gdx stat and gdx top print of gdxd's statistics, of which no two figures are alike.
+// The text of gdx stat and gdx top for statistics of gdxd, of which no two figures are alike.
 #include "host/cli/stat_text.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// What gdx model prints of a report of which no two figures are alike, and what it has gnuplot draw.
+// The text of gdx model for a report of which no two figures are alike, and what it has gnuplot draw.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
