@@ -43,7 +43,9 @@ TEST(Occupancy, is_the_sum_of_all_pools_and_endpoints) {
     handles[i].send_record = &records[i];
   }
   std::uint64_t before_ns = 0;
-  for (const Occupancy& point : OccupancySampler({&*nic, &*host}, handles).stop()) {
+  const auto points = OccupancySampler({&*nic, &*host}, handles).stop();
+  ASSERT_FALSE(points.empty());
+  for (const Occupancy& point : points) {
     EXPECT_EQ(point.slots, leased[0] + leased[1]);
     EXPECT_EQ(point.in_flight, 5u + 20u);
     EXPECT_GE(point.at_ns, before_ns);

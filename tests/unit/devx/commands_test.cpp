@@ -329,7 +329,7 @@ TEST(DevxEvents, each_kind_of_object_raises_its_own_only) {
   }
 }
 
-// What a command makes of each of its bits: what reaches the engine, whole, or the refusal.
+// Outcome of a command for each of its bits: all that reaches the engine, or the refusal.
 class CommandBits : public DevxCommands {
  protected:
   CommandBits() {

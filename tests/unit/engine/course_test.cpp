@@ -110,7 +110,7 @@ class Course : public testing::Test {
   // Steps both ends until neither expects anything, and tells by how much the counters have grown.
   void run(const std::string& what, int most_steps = 20'000) {
     text += what + '\n';
-    constexpr std::uint64_t kForLong = 1'000'000'000;  // what an HCA without work says
+    constexpr std::uint64_t kForLong = 1'000'000'000;  // told by an HCA without work
     std::uint64_t idle_ns = 0;
     for (int i = 0; idle_ns < kForLong && i < most_steps; ++i) {
       step(pair->a, "a", pair->b, pair->to_b);

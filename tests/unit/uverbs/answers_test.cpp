@@ -1,4 +1,4 @@
-// What the software HCA says of itself in files and by RDMA netlink: all of it, as text.
+// Files of the software HCA in /sys, and its answers by RDMA netlink: all of them, as text.
 #include <rdma/rdma_netlink.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -84,8 +84,9 @@ std::vector<std::string> lines_of(const fs::path& root) {
       line += fs::read_symlink(entry.path()).string();
     } else if (entry.is_regular_file()) {
       std::ifstream file(entry.path());
-      line += ": ";
-      line += replaced({std::istreambuf_iterator<char>(file), {}}, "\n", "$");
+      const std::string content(std::istreambuf_iterator<char>(file), {});
+      line += content.empty() ? ":" : ": ";
+      line += replaced(content, "\n", "$");
     }
     lines.push_back(std::move(line));
   }
