@@ -32,6 +32,7 @@ constexpr Pattern kPatterns[] = {
     {"growing_by_far", 80, [](std::size_t packet) { return kSmallest + 51 * packet; }},
     {"shrinking", 80, [](std::size_t packet) { return kSmallest + 4 * (80 - packet); }},
     {"equal", 200, [](std::size_t) { return std::size_t{1024}; }},
+    {"equal_and_small", 200, [](std::size_t) { return std::size_t{100}; }},
     {"alternating", 200, [](std::size_t packet) { return packet % 2 == 0 ? kSmallest : std::size_t{512}; }},
     {"any", 200, [](std::size_t packet) {
        std::mt19937 random(static_cast<unsigned>(packet));

@@ -76,6 +76,16 @@ TEST_F(Ring, full_ring_refuses_until_room_is_released) {
   EXPECT_TRUE(put(kMaxRecordPayloadBytes, 7));
 }
 
+TEST_F(Ring, place_of_one_record_is_room_for_one) {
+  while (put(56, 1)) {
+  }
+  static_cast<void>(producer->publish());
+  ASSERT_TRUE(consumer->take());
+  consumer->release();
+  EXPECT_TRUE(put(56, 1));
+  EXPECT_FALSE(put(1, 1));
+}
+
 TEST_F(Ring, packet_beyond_the_largest_is_refused) { EXPECT_FALSE(put(kMaxRecordPayloadBytes + 1, 1)); }
 
 TEST_F(Ring, sleeper_is_woken_once_and_waking_reader_never) {
@@ -118,6 +128,7 @@ TEST_F(Ring, filled_to_the_last_byte_and_emptied_its_flags_arrive_with_each_pack
 
 // Values that a peer may store over the producer's index.
 TEST_F(Ring, consumer_finds_impossible_index_broken) {
+  ASSERT_TRUE(put(56, 1));  // a record that could be taken
   for (const std::uint64_t tail : std::initializer_list<std::uint64_t>{
            1, kRecordAlignBytes - 1, kRingDataBytes + kRecordAlignBytes, ~std::uint64_t{0} - 63}) {
     RingConsumer fresh(memory.control(), memory.data());

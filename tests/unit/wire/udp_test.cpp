@@ -248,7 +248,7 @@ TEST(UdpWire, socket_is_non_blocking_unfragmented_and_of_its_own_process) {
 TEST(UdpWire, mixed_sizes_arrive_in_order_and_whole) {
   const auto a = open();
   const auto b = open();
-  const std::vector<std::size_t> sizes{4156, 4156, 4156, 100, 20, 20, 20, 4156, 16, 4156};
+  const std::vector<std::size_t> sizes{4156, 4156, 4156, 100, 20, 20, 20, 4156, 16, 12, 4156};
   std::uint8_t tag = 0;
   for (const std::size_t size : sizes) send(*a, b->local(), ++tag, size);
   a->flush();
@@ -285,6 +285,47 @@ TEST(UdpWire, corrupted_packets_are_dropped_and_counted) {
   EXPECT_EQ(a->counters().faults_corrupted, 200u);
 }
 
+// Those from the wire itself have no sum that could be wrong, and leave no trace.
+TEST(UdpWire, packets_are_judged_also_after_those_to_itself) {
+  const auto a = open(UdpConfig{.address = {}, .pcap_path = {}, .faults = {.corrupt = 1}});
+  const auto b = open();
+  send(*b, b->local(), 1, 100);
+  b->flush();
+  EXPECT_EQ(receive_all(*b).size(), 1u);
+  for (int i = 0; i < 20; ++i) send(*a, b->local(), 5, 1000);
+  a->flush();
+  EXPECT_LE(receive_all(*b).size(), 1u);
+  EXPECT_GE(b->counters().icrc_errors, 19u);
+}
+
+TEST(UdpWire, socket_was_drained_if_the_last_look_found_nothing) {
+  const auto a = open();
+  const auto b = open();
+  EXPECT_TRUE(receive_all(*b).empty());
+  EXPECT_TRUE(b->socket_was_drained());
+  for (int i = 0; i < 2; ++i) send(*a, b->local(), 1, 100);
+  a->flush();
+  EXPECT_EQ(b->receive(1, [](const Address&, std::span<const std::byte>) {}), 1u);
+  EXPECT_FALSE(b->socket_was_drained());
+  EXPECT_EQ(receive_all(*b).size(), 1u);
+  EXPECT_TRUE(b->socket_was_drained());
+}
+
+TEST(UdpWire, no_more_is_taken_than_was_asked_for) {
+  const auto a = open();
+  const auto b = open();
+  for (const std::size_t size : {100, 200, 300}) {
+    for (int i = 0; i < 5; ++i) send(*a, b->local(), 1, size);
+  }
+  a->flush();
+  std::size_t taken = 0;
+  for (std::size_t some = 1; some > 0; taken += some) {
+    some = b->receive(7, [](const Address&, std::span<const std::byte>) {});
+    EXPECT_LE(some, 7u);
+  }
+  EXPECT_EQ(taken, 15u);
+}
+
 TEST(UdpWire, lost_packets_never_leave) {
   const auto a = open(UdpConfig{.address = {}, .pcap_path = {}, .faults = {.loss = 1}});
   const auto b = open();
@@ -309,6 +350,19 @@ TEST(UdpWire, held_back_packet_follows_the_next_one) {
   send(*a, b->local(), 2, 100);
   a->flush();
   EXPECT_THAT(receive_all(*b), testing::ElementsAre(Bytes(100, std::byte{2}), Bytes(100, std::byte{1})));
+  send(*a, b->local(), 3, 100);
+  EXPECT_TRUE(receive_all(*b).empty());
+  a->flush();
+  EXPECT_THAT(receive_all(*b), testing::ElementsAre(Bytes(100, std::byte{3}))) << "none follows";
+}
+
+TEST(UdpWire, what_is_begun_leaves_at_the_end_at_the_latest) {
+  auto a = open();
+  const auto b = open();
+  send(*a, b->local(), 5, 100);
+  EXPECT_TRUE(receive_all(*b).empty());
+  a.reset();
+  EXPECT_EQ(receive_all(*b).size(), 1u);
 }
 
 TEST_F(Ipv6Loopback, carries_packets) {
