@@ -153,6 +153,32 @@ TEST_F(Team, ranges_of_a_window_beside_the_heap_have_its_addresses_and_keys) {
   EXPECT_EQ(ranks_[kDirect]->window[64], std::byte{9});
 }
 
+TEST_F(Team, last_word_of_each_window_is_within_it_for_every_call) {
+  std::byte* const ends[] = {heap() + kHeapBytes, ranks_[kOwn]->window.data() + kWindowBytes};
+  for (std::byte* const end : ends) {
+    auto* const last = reinterpret_cast<std::uint64_t*>(end - 8);
+    for (const std::uint32_t rank : {kNative, kDirect}) {
+      EXPECT_EQ(status_of([&](const TeamHandle& t) {
+                  Status s = gdx_put(t, last, word(0), 1, rank);
+                  if (s == Status::kOk) s = gdx_put(t, word(0), last, 1, rank);
+                  if (s == Status::kOk) s = gdx_get(t, last, word(0), 1, rank);
+                  if (s == Status::kOk) s = gdx_get(t, word(0), last, 1, rank);
+                  if (s == Status::kOk) s = gdx_put_value(t, last, std::uint64_t{1}, rank);
+                  if (s == Status::kOk) s = gdx_signal(t, last, 1, SignalOp::kSet, rank);
+                  if (s == Status::kOk)
+                    s = gdx_put_signal(t, word(0), word(0), 1, last, 1, SignalOp::kAdd, rank);
+                  if (s == Status::kOk) s = gdx_fetch_add(t, last, word(0), 1, rank);
+                  if (s == Status::kOk) s = gdx_fetch_add(t, word(0), last, 1, rank);
+                  if (s == Status::kOk) s = gdx_compare_swap(t, last, last, 1, 2, rank);
+                  if (s == Status::kOk) s = gdx_wait(t, last, Compare::kGreaterEqual, 0, rank);
+                  return s;
+                }),
+                Status::kOk)
+          << rank << (end == ends[0] ? " heap " : " window ") << fault_.address;
+    }
+  }
+}
+
 TEST_F(Team, nothing_is_put_of_no_bytes_and_its_signal_goes_alone) {
   EXPECT_EQ(status_of([&](const TeamHandle& team) {
               Status s = gdx_put(team, heap(), heap(), 0, kNative);
