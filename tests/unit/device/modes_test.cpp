@@ -260,6 +260,33 @@ TEST(Chunks, less_than_a_quarter_is_left_to_a_later_doorbell) {
   }
 }
 
+template <Scope S>
+void expect_wide_slots_filled(unsigned threads) {
+  constexpr std::uint32_t kWide = 512;  // of which two threads store a part each
+  constexpr std::uint32_t kWideSlots = LargePool::kSlots * kSlotBytes / kWide;
+  MemoryNic nic;
+  LargePool pool;
+  pool.put_into(nic);
+  EndpointHandle& handle = nic.state().handle;
+  handle.staging.slot_bytes = kWide;
+  handle.staging.slot_count = handle.staging.minimum_slots = kWideSlots;
+  pool.grants = pack_grants(kWideSlots, kWideSlots);
+  Message message(kWideSlots * kWide - 100);
+  const auto kernel = [&](EndpointHandle given) {
+    Endpoint<S> ep(given);
+    EXPECT_EQ(gdx_put<Mode::kPush>(ep, kTarget, message.local(), message.bytes.size()), Status::kOk);
+  };
+  ASSERT_EQ(exec::launch({.block = {threads}}, kernel, EndpointHandle(handle)), Status::kOk);
+  EXPECT_TRUE(std::equal(message.bytes.begin(), message.bytes.end(), pool.memory.begin()));
+  EXPECT_EQ(nic.record(), kWideSlots);
+}
+
+TEST(Chunks, slots_that_several_threads_fill_are_filled_whole) {
+  expect_wide_slots_filled<Scope::kThread>(1);
+  expect_wide_slots_filled<Scope::kWarp>(kWarpThreads);
+  expect_wide_slots_filled<Scope::kBlock>(3 * kWarpThreads);
+}
+
 // A round of the CPU layer runs each thread that can run: how many a push takes, a spinning block counts.
 // Each meeting of a warp takes one at least.
 TEST(Chunks, warp_meets_for_each_quarter_of_the_slots_and_not_for_each_slot) {

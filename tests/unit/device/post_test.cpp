@@ -58,6 +58,7 @@ TEST(Put, deferred_doorbell_rings_when_the_endpoint_closes) {
   MemoryNic nic;
   in_kernel(nic, [](auto& ep) { (void)gdx_put<Mode::kPull>(ep, kTarget, kSource, 8, Doorbell::kDefer); });
   EXPECT_EQ(nic.record(), 1u);
+  EXPECT_EQ(nic.state().rung, 1u);
   EXPECT_EQ(nic.doorbell(), nic.segment<std::uint64_t>(0, 0));
 }
 
@@ -123,7 +124,13 @@ TEST(BlueFlame, chunks_that_are_rung_together_are_what_the_ring_says) {
     EXPECT_EQ(nic.blueflame(false)[0], nic.segment<std::uint64_t>(3, 0))
         << "plain, for another's was deferred";
     EXPECT_NE(nic.blueflame(false)[4], nic.segment<std::uint64_t>(3, 32));
+    ASSERT_EQ(gdx_put<Mode::kPull>(ep, kTarget, source, 8, Doorbell::kDefer), Status::kOk);
+    ASSERT_EQ(gdx_put<Mode::kPull>(ep, kTarget, source, 8, Doorbell::kDefer), Status::kOk);
+    impl::Access::state_of(ep).ring_together(2);
+    EXPECT_TRUE(holds_wqe(nic, true, 4, 3));
+    EXPECT_TRUE(holds_wqe(nic, false, 5, 3));
   });
+  EXPECT_EQ(nic.state().rung, 6u);
 }
 
 TEST(BlueFlame, wqe_behind_deferred_ones_rings_with_eight_bytes) {
