@@ -29,7 +29,7 @@ TEST(FlightRecorder, keeps_the_newest_in_order_and_counts_the_rest) {
     EXPECT_EQ(record.overwritten, recorded - kept);
     std::string expected = "flight test " + std::to_string(recorded - kept) + "\n";
     for (std::uint64_t i = 0; i < kept; ++i)
-      expected += std::to_string(recorded - kept + 1 + i) + " fetch 8 5 64 1\n";
+      expected.append(std::to_string(recorded - kept + 1 + i)).append(" fetch 8 5 64 1\n");
     EXPECT_EQ(encode_flight(record), expected);
   }
 }

@@ -168,7 +168,7 @@ TEST_F(Scheduler, each_turn_is_worth_what_was_left_of_the_quantum_and_of_the_bud
         [&](FakeQueue& queue, std::uint64_t allowance) {
           const std::uint64_t bytes = queue.send(allowance);
           course += &queue == &second ? "b:" : "a:";
-          course += std::to_string(allowance) + '=' + std::to_string(bytes) + ' ';
+          course.append(std::to_string(allowance)).append("=").append(std::to_string(bytes)).append(" ");
           return bytes;
         });
     return std::exchange(course, {}) + std::to_string(sent);
