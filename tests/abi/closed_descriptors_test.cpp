@@ -315,7 +315,7 @@ void check(bool passed, int step) {
 // Puts files of the program's own beside the HCA's numbers, and closes them by ranges.
 [[noreturn]] void close_ranges_around_the_hcas_numbers() {
   alarm(kLimitSeconds);
-  syscall(SYS_close_range, 3, ~0u, 0);  // what is inherited
+  syscall(SYS_close_range, 3, ~0u, 0);  // inherited ones
   const Context context = open_device();
   check(context != nullptr, 2);
   const std::vector<int> kept = numbers_of_the_hca();

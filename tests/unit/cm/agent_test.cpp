@@ -251,16 +251,6 @@ TEST_F(CmAgent, rejected_after_a_reply_or_by_a_peer_that_gives_up_ends_as_far_as
   EXPECT_EQ(last_of(world.active), EventType::kRejected);
 }
 
-TEST_F(CmAgent, repeated_mra_stretches_an_interval_only_once) {
-  const Connection& active = requested();
-  world.advance();
-  world.deliver_all();
-  const std::uint64_t deadline_ns = active.deadline_ns();
-  world.now_ns += 1'000'000'000;
-  world.active.agent.on_datagram(world.now_ns, host(1), gdx::cm::encode(world.passive.sent.back()));
-  EXPECT_EQ(active.deadline_ns(), deadline_ns);
-}
-
 // An MRA renews no retries: whoever asks for time again and again is given up in the end.
 TEST_F(CmAgent, peer_that_only_asks_for_time_is_given_up) {
   const Connection& active = requested();

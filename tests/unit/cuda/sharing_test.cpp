@@ -274,7 +274,7 @@ TEST_F(FakePair, pooled_memory_is_of_a_pool_and_host_memory_where_it_is_register
   munmap(host, 8192);
 }
 
-// What each call is refused for, one argument at a time.
+// Refusals of each call, one argument at a time.
 TEST_F(FakePair, calls_of_the_driver_are_refused_for_each_bad_argument) {
   const auto invalid = [](CUresult result) { return result == CUDA_ERROR_INVALID_VALUE; };
   std::array<char, 16> text{};

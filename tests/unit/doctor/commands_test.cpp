@@ -1,4 +1,4 @@
-// What gdx doctor, gdx topo and gdx info print, whole: on machines made of text, and on the software HCA.
+// Output of gdx doctor, gdx topo and gdx info, whole: on machines made of text, and on the software HCA.
 // GDX_SOFTHCA_FAULT, which holds for a process, chooses the cases.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -121,7 +121,7 @@ class Commands : public ::testing::Test {
     setenv("HWLOC_XMLFILE", xml().c_str(), 1);
     setenv("HWLOC_THISSYSTEM", "1", 1);
   }
-  // What a command prints, and its status.
+  // Output of a command, and its status.
   static std::string run(const std::vector<std::string>& arguments) {
     command_line::App app("gdx", "gdx");
     int status = 0;

@@ -122,7 +122,7 @@ class Peers : public ::testing::Test {
     });
     return told;
   }
-  // What both hosts tell of a step, and what one tells when each letter of the other's is spoilt.
+  // Reports of a step by both hosts, and by one whose peer's letters are spoilt, one at a time.
   std::string spoil_each(const char* what, PeerStep step, std::size_t count, std::uint32_t by) {
     std::string text;
     for (std::size_t number = 0; number < count; ++number) {

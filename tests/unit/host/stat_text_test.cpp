@@ -19,7 +19,8 @@ Json statistics() {
        "hcas": [{"name": "gdx0", "address": "127.0.0.5",
                  "counters": {"softhca_packets_sent": 10000, "softhca_retransmitted_packets": 11,
                               "local_ack_timeout_err": 12, "packet_seq_err": 13, "softhca_staging_violations": 14}},
-                {"name": "mlx5_1", "address": "fe80::1", "counters": {"softhca_packets_sent": 900, "packet_seq_err": 15}}]},
+                {"name": "mlx5_1", "address": "fe80::1",
+                 "counters": {"softhca_packets_sent": 900, "packet_seq_err": 15}}]},
       {"uid": 0, "clients": 1, "endpoints": 0, "regions": 0, "registered_bytes": 1048575, "pools": [], "hcas": []}],
     "clients": [
       {"pid": 401, "uid": 1000, "program": "first", "hca": "gdx0", "endpoints": [

@@ -343,7 +343,7 @@ TEST(WorldHostile, members_that_take_no_result_end_the_collective_in_time) {
                                      members.front().own_text() +
                                      " did not take the result of collective 1 in time");
   EXPECT_EQ(world->barrier(kLongNs).error().message, met.error().message);
-  // What has begun to come is the result, and nothing follows it.
+  // Bytes that have begun to come are the result, and nothing follows it.
   const auto result = encode_frame(FrameType::kGathered, 0, 1, std::vector<std::byte>(kSize * kBytes));
   auto came = members.front().receive(result.size());
   EXPECT_LT(came.size(), result.size());

@@ -372,16 +372,6 @@ TEST_F(ResponderTest, flood_of_requests_draws_naks_at_a_bounded_rate) {
   EXPECT_EQ(port.completions.size(), 1u) << "the flood has not harmed the queue pair";
 }
 
-TEST(TokenBucket, burst_then_one_token_an_interval) {
-  TokenBucket bucket(3, 10);
-  for (int i = 0; i < 3; ++i) EXPECT_TRUE(bucket.take(100));
-  EXPECT_FALSE(bucket.take(109));
-  EXPECT_TRUE(bucket.take(110));
-  EXPECT_FALSE(bucket.take(110));
-  for (int i = 0; i < 3; ++i) EXPECT_TRUE(bucket.take(1000)) << "idle time saves up one burst";
-  EXPECT_FALSE(bucket.take(1000));
-}
-
 TEST_F(ResponderTest, missing_receive_draws_rnr_and_leaves_no_trace) {
   receive(Opcode::kRcSendOnly, 100, 8);
   receive(Opcode::kRcWriteOnly, 101, 8);
