@@ -120,7 +120,7 @@ TEST(BringUp, completions_and_wrong_bytes_are_told_word_by_word) {
   for (const unsigned op_own : {0x00u, 0x01u, 0xd0u, 0xe1u, 0xf0u}) {
     cqe.op_own = static_cast<std::uint8_t>(op_own);
     const Completed completed{cqe};
-    text += completed.text() + "\n" + completed.bytes() + "\n";
+    text += fmt::format("{}\n{}\n", completed.text(), completed.bytes());
     for (const auto wanted : {mlx5::Syndrome::kNone, mlx5::Syndrome::kFlushed})
       text += describe_wrong(completed, 77, mlx5::WqeOpcode::kAtomicFetchAdd, 0x99, wanted) + "\n";
   }

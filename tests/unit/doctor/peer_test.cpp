@@ -116,7 +116,7 @@ class Peers : public ::testing::Test {
       letters = {{}, rank == by ? spoil : Spoil::kNothing, number};
       for (const PeerStep step : steps) {
         letters.kinds.clear();
-        told[rank] += text_of(step(bench)) + "  letters: " + letters.kinds + "\n";
+        told[rank] += fmt::format("{}  letters: {}\n", text_of(step(bench)), letters.kinds);
       }
       letters = {};
     });
