@@ -20,7 +20,7 @@ function(gdx_tier_of kind tier result)
 endfunction()
 
 # Appends the label sanitized to what CI runs under the sanitizer of this build. ThreadSanitizer has nothing to find in the
-# folders below: they start no thread, or programs (cli) whose threads the tests of e2e and demo start, too.
+# folders below: they start no thread, or threads (cli, doctor) that the tests of e2e and demo start, too.
 set(GDX_FOLDERS_WITHOUT_THREADS tests/cli tests/sim tests/unit/calibration tests/unit/cm tests/unit/devx
   tests/unit/doctor tests/unit/pcie tests/unit/roce tests/unit/transport)
 function(gdx_sanitized kind tier result)

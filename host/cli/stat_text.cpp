@@ -16,12 +16,11 @@ std::string hca_text(const Json& hca, const Json& user_before, double seconds) {
   const auto counter = [&](const Json& of, const char* name) { return count_of(of["counters"], name); };
   std::string rate;
   for (const Json& old : user_before.value("hcas", Json::array())) {
-    // Counters of an HCA that was opened again begin anew.
-    const bool older = counter(old, "softhca_packets_sent") <= counter(hca, "softhca_packets_sent");
-    if (old["name"] != hca["name"] || seconds <= 0 || !older) continue;
-    rate = fmt::format("{:>10.0f} packets/s sent", static_cast<double>(counter(hca, "softhca_packets_sent") -
-                                                                       counter(old, "softhca_packets_sent")) /
-                                                       seconds);
+    if (old["name"] != hca["name"] || seconds <= 0) continue;
+    const std::uint64_t sent = counter(hca, "softhca_packets_sent");
+    const std::uint64_t sent_before = counter(old, "softhca_packets_sent");
+    if (sent_before > sent) continue;  // an HCA that was opened again counts anew
+    rate = fmt::format("{:>10.0f} packets/s sent", static_cast<double>(sent - sent_before) / seconds);
   }
   return fmt::format("  {} at {}: {} resent, {} timeouts, {} NAKs, {} staging violations{}\n",
                      hca["name"].get<std::string>(), hca["address"].get<std::string>(),

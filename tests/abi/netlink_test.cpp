@@ -2,7 +2,6 @@
 // refused.
 #include <fcntl.h>
 #include <poll.h>
-#include <sys/resource.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -15,7 +14,6 @@
 #include <random>
 
 #include "tests/abi/rdma_netlink.h"
-#include "tests/unit/host/open_files.h"
 
 namespace {
 thread_local long allocations_left = -1;  // of this thread, until one fails; below 0: none does
