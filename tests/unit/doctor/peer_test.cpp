@@ -40,7 +40,7 @@ void spoil_letter(std::vector<std::byte>& letter) {
   if (letter.size() == kTextBytes) return letter.assign(kTextBytes, std::byte{'!'});
   if (letters.spoil == Spoil::kLetter) return letter.pop_back();
   const auto commit = std::as_bytes(std::span(std::string_view(gdx::commit())));
-  const auto at = std::ranges::search(letter, commit).begin();
+  const auto at = std::search(letter.begin(), letter.end(), commit.begin(), commit.end());
   std::fill(at - kTextBytes, at + kTextBytes, std::byte{'!'});
 }
 

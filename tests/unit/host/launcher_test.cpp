@@ -170,11 +170,12 @@ TEST_F(Launcher, status_of_the_first_rank_to_fail_stays) {
            {"exit 9", first},
            {"kill -KILL $$", first},
            {"exit 0", first}}) {
-    auto options = shell("F=" + file +
-                             "; test $GDX_RANK = 0 && { echo $$ >$F; exit 7; }; "
-                             "until test -s $F && ! kill -0 $(cat $F) 2>/dev/null; do sleep 0.01; done; " +
-                             later,
-                         2);
+    std::string script = "F=";
+    script += file;
+    script += "; test $GDX_RANK = 0 && { echo $$ >$F; exit 7; }; ";
+    script += "until test -s $F && ! kill -0 $(cat $F) 2>/dev/null; do sleep 0.01; done; ";
+    script += later;
+    auto options = shell(script, 2);
     options.follow_ns = options.grace_ns = 600 * kSecondNs;
     EXPECT_EQ(told_by(options), std::pair(7, told)) << later;
     std::remove(file.c_str());
