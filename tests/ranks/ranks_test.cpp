@@ -265,18 +265,6 @@ INSTANTIATE_TEST_SUITE_P(Bus, ReadsOfModes,
                            return mode + "_" + std::string(pcie::name(std::get<1>(test.param)));
                          });
 
-// A kernel that has waited for half its timeout probes its peer with a put of no bytes.
-TEST(Bus, peers_that_are_late_answer_the_probe) {
-  SimulationConfig config = across(PathClass::kPix, pcie::Mode::kPull);
-  config.ranks = 4;
-  config.endpoints_per_rank = 2;
-  config.messages = 6;
-  config.jitter_ns = 40'000'000;
-  const Report report = run(config);
-  EXPECT_EQ(report.messages, 4u * 2 * 6);
-  EXPECT_EQ(report.failed_endpoints, 0u);
-}
-
 // The NIC reads payload that the GPU stored into host memory from there: as often as a pull, but never from
 // the GPU.
 TEST(Bus, bounce_reads_its_payload_where_no_peer_can_be_read) {

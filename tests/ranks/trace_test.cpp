@@ -5,41 +5,23 @@
 
 #include <map>
 #include <string>
-#include <utility>
 
-#include "proto/roce/codec.h"
 #include "tests/expected_text.h"
+#include "tests/hca_text.h"
 #include "tests/ranks/simulation.h"
 
 namespace gdx::ranks {
 namespace {
 
-// Writes packets as lines. Addresses are counted from the lowest queue pair's first one, because the heap
-// moves.
+// Writes packets as lines. Addresses are counted from the first one that goes to their rank.
 class Packets {
  public:
   void add(const Passed& passed) {
-    const auto decoded = roce::decode(passed.datagram);
-    ASSERT_TRUE(decoded);
-    const roce::Headers& headers = decoded->headers;
-    const roce::Bth& bth = headers.bth;
-    text_ += fmt::format("{} {}>{} {:02x} qp {:x} psn {:x}{}{} {} B", passed.at_ns, passed.source,
-                         passed.destination, static_cast<unsigned>(bth.opcode), bth.destination_qpn, bth.psn,
-                         bth.ack_request ? " ack" : "", bth.solicited ? " solicited" : "",
-                         decoded->payload.size());
-    const roce::OpcodeTraits& traits = roce::traits_of(bth.opcode);
-    if (traits.has(roce::kHasReth) && headers.reth.length_bytes == 0) {
-      text_ += fmt::format(" to nothing, address {:x} key {:x}", headers.reth.address, headers.reth.rkey);
-    } else if (traits.has(roce::kHasReth)) {
-      const auto [first, added] = origins_.try_emplace(passed.destination, headers.reth.address);
-      text_ += fmt::format(" to {} key {:x} length {}",
-                           static_cast<std::int64_t>(headers.reth.address - first->second), headers.reth.rkey,
-                           headers.reth.length_bytes);
-    }
-    if (traits.has(roce::kHasAeth))
-      text_ += fmt::format(" {:02x} msn {}", headers.aeth.syndrome, headers.aeth.msn);
-    if (traits.has(roce::kHasImmediateOrIeth)) text_ += fmt::format(" immediate {:x}", headers.immediate);
-    text_ += passed.dropped ? " dropped\n" : "\n";
+    const auto origin_of = [&](std::uint64_t address) {
+      return origins_.try_emplace(passed.destination, address).first->second;
+    };
+    text_ += fmt::format("{} {}>{} {}{}\n", passed.at_ns, passed.source, passed.destination,
+                         packet_text(passed.datagram, origin_of), passed.dropped ? " dropped" : "");
   }
   [[nodiscard]] const std::string& text() const { return text_; }
 
@@ -47,23 +29,6 @@ class Packets {
   std::string text_;
   std::map<std::uint32_t, std::uint64_t> origins_;
 };
-
-void write_hca(const softhca::HcaCounters& counters, std::string& out) {
-  const auto& transport = counters.transport;
-  out += fmt::format(
-      "HCA: packets {} sent {} received {} resent, timeouts {}, tails {}, NAKs {} {} {}, gaps {}, "
-      "duplicates {}, dropped {}\n",
-      transport.packets_sent, transport.packets_received, transport.retransmitted_packets, transport.timeouts,
-      transport.tail_resends, transport.naks_received, transport.naks_sent, transport.naks_withheld,
-      transport.out_of_sequence, transport.duplicate_requests, counters.dropped_packets);
-  const softhca::PcieCounters& pcie = counters.pcie;
-  out += fmt::format(
-      "  doorbells {} bad {}, WQEs {}, CQEs {}, staged {} {}; reads of records {} WQEs {} payload {}, "
-      "writes {}, BlueFlame {} torn {}\n",
-      counters.doorbells, counters.bad_doorbells, counters.wqes, counters.cqes, counters.staging_sends,
-      counters.staging_violations, pcie.record_reads, pcie.wqe_reads, pcie.payload_reads, pcie.payload_writes,
-      pcie.blueflame_wqes, pcie.blueflame_torn);
-}
 
 void write_transfers(const char* what, const std::array<pcie::Traffic, pcie::kPurposes>& traffic,
                      std::string& out) {
@@ -92,7 +57,8 @@ std::string trace(SimulationConfig config) {
                           action.bytes, action.at_ns);
     }
   }
-  for (const softhca::HcaCounters& counters : report.hcas) write_hca(counters, text);
+  for (const softhca::HcaCounters& counters : report.hcas)
+    text += fmt::format("HCA:{}\n", counters_text(counters));
   write_transfers("reads", report.pcie.reads, text);
   write_transfers("writes", report.pcie.writes, text);
   text += fmt::format("{} ns, {} rounds, delivered at {}, {} packets of {} B, {} dropped\n",
@@ -175,6 +141,7 @@ TEST(Trace, of_a_dead_rank) {
   expect_text("dead_rank.txt", trace(config));
 }
 
+// A kernel that has waited for half its timeout probes its peer with a put of no bytes.
 TEST(Trace, of_late_peers_that_are_probed) {
   SimulationConfig config = pair_of(pcie::Mode::kPull);
   config.ranks = 4;

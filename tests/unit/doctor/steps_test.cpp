@@ -11,7 +11,6 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
-#include <regex>
 #include <string>
 #include <vector>
 
@@ -60,8 +59,7 @@ std::string text_of(const std::string& step, const StepResult& result) {
       {"syndrome 0x[0-9a-f]{8}", "syndrome 0xS"},
       {"QP 0x[0-9a-f]+", "QP 0xQ"},
       {"(no-such-host.invalid:7'): [^;\n]*", "$1: E"}};  // the resolver's words
-  for (const auto& [pattern, by] : varying) text = std::regex_replace(text, std::regex(pattern), by);
-  return text;
+  return masked(std::move(text), varying);
 }
 
 class Steps : public ::testing::Test {
@@ -100,7 +98,8 @@ class Steps : public ::testing::Test {
 TEST_F(Steps, of_the_processor_are_told_word_by_word) {
   ASSERT_TRUE(bench_.hca) << hcas_step_.value;
   EXPECT_TRUE(is_short(bench_));
-  std::string text = text_of("machine", machine_step_) + text_of("hcas", hcas_step_);
+  std::string text = text_of("machine", machine_step_);
+  text += text_of("hcas", hcas_step_);
   for (const Step& step : bring_up_steps()) {
     if (step.number < 3 || step.number > 7) continue;
     const commands::CommandRecording recording(bench_.commands);
@@ -146,9 +145,7 @@ class StepsOfPrograms : public Steps {
   }
   std::string told(StepResult (*step)(Bench&), const std::string& script) {
     write(script);
-    const std::string text =
-        std::regex_replace(text_of(script, step(bench_)), std::regex(program_), "PROGRAM");
-    return std::regex_replace(text, std::regex(commit()), "COMMIT");
+    return replaced(replaced(text_of(script, step(bench_)), program_, "PROGRAM"), commit(), "COMMIT");
   }
   const std::string program_ = fmt::format("{}gdx_steps_{}", ::testing::TempDir(), getpid());
 };

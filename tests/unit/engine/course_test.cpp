@@ -5,35 +5,17 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
-#include <sstream>
 #include <string>
 
 #include "proto/mlx5/doorbell.h"
-#include "proto/roce/codec.h"
 #include "tests/expected_text.h"
+#include "tests/hca_text.h"
 #include "tests/unit/engine/virtual_pair.h"
 
 namespace gdx::softhca::test {
 namespace {
 
 using mlx5::WqeOpcode;
-
-// Of HcaCounters, in the order of its members.
-constexpr char kCounters[] =
-    "packets_sent packets_received retransmitted timeouts tail_resends naks_received out_of_sequence "
-    "duplicates rnr_naks_received credit_waits credit_probes credit_updates naks_sent naks_withheld "
-    "key_faults qkey_violations out_of_buffer wire_sent wire_received lost corrupted marked icrc_errors "
-    "send_errors shared_memory_sent socket_drops record_reads wqe_reads receive_wqe_reads payload_reads "
-    "payload_writes blueflame_wqes blueflame_torn window_waits markers grants doorbells bad_doorbells wqes "
-    "cqes staging_sends staging_violations marked_packets cnps_sent cnps_heeded dropped_packets";
-using Counters = std::array<std::uint64_t, sizeof(HcaCounters) / sizeof(std::uint64_t)>;
-
-std::string hex(std::span<const std::byte> bytes) {
-  std::string text;
-  for (const std::byte byte : bytes) text += fmt::format("{:02x}", static_cast<unsigned>(byte));
-  return text;
-}
 
 class Course : public testing::Test {
  protected:
@@ -48,48 +30,14 @@ class Course : public testing::Test {
       if (lost) line("the next packet is lost");
       return lost;
     };
-    counted = {counters(pair->a), counters(pair->b)};
+    counted = {pair->a.hca->counters(), pair->b.hca->counters()};
   }
   void line(const std::string& what) {
     text += fmt::format("  {} {}\n", (pair->now_ns - began_ns) / 1000, what);
   }
-  static Counters counters(Node& node) { return std::bit_cast<Counters>(node.hca->counters()); }
-
-  // An address within the memory of the packet's receiver.
-  static std::string place(const Node& receiver, std::uint64_t address, std::uint32_t rkey) {
-    return fmt::format(" at {:#x} key {:#x}", address - receiver.remote(0).address, rkey);
-  }
   void tell(const char* way, const Node& receiver, const VirtualPacket& packet) {
-    const auto decoded = roce::decode(packet.datagram);
-    ASSERT_TRUE(decoded);
-    const auto& [bth, reth, aeth, atomic, mask, original, immediate, deth] = decoded->headers;
-    std::string told = fmt::format("{} opcode {:#04x} qp {:#x} psn {:#x}", way, static_cast<int>(bth.opcode),
-                                   bth.destination_qpn, bth.psn);
-    if (bth.ack_request) told += " ack";
-    if (bth.solicited) told += " solicited";
-    if (bth.migration) told += " migrated";
-    if (bth.backward_congestion) told += " becn";
-    const std::uint16_t has = roce::extensions_of(bth.opcode);
-    if (has & roce::kHasDeth) told += fmt::format(" qkey {:#x} from {:#x}", deth.qkey, deth.source_qpn);
-    if (has & roce::kHasReth) {
-      told += place(receiver, reth.address, reth.rkey);
-      told += fmt::format(" of {} B", reth.length_bytes);
-    }
-    if (has & roce::kHasAtomicEth) {
-      told += place(receiver, atomic.address, atomic.rkey);
-      told += fmt::format(" {:#x} {:#x}", atomic.swap_or_add, atomic.compare);
-    }
-    if (has & roce::kHasAtomicMaskEth)
-      told += fmt::format(" masks {:#x} {:#x}", mask.swap_mask_or_boundaries, mask.compare_mask);
-    if (has & roce::kHasAeth) told += fmt::format(" syndrome {:#x} msn {}", aeth.syndrome, aeth.msn);
-    if (has & roce::kHasAtomicAckEth) told += fmt::format(" original {:#x}", original);
-    if (has & roce::kHasImmediateOrIeth) told += fmt::format(" immediate {:#x}", immediate);
-    std::uint32_t hash = 0;
-    for (const std::byte byte : decoded->payload) hash = hash * 31 + static_cast<std::uint32_t>(byte);
-    if (!decoded->payload.empty()) {
-      told += fmt::format(" payload {} B #{:08x} pad {}", decoded->payload.size(), hash, bth.pad_count);
-    }
-    line(told);
+    const std::uint64_t origin = receiver.remote(0).address;
+    line(fmt::format("{} {}", way, packet_text(packet.datagram, [origin](auto) { return origin; })));
   }
   void tell(const char* whose, const char* queue, const std::optional<Polled>& polled) {
     line(fmt::format("{} {} wqe {} {}: {}", whose, queue, polled->wqe_counter,
@@ -119,15 +67,8 @@ class Course : public testing::Test {
       if (idle_ns < kForLong) pair->now_ns += std::max<std::uint64_t>(idle_ns, 1'000);
     }
     for (const std::size_t end : {0u, 1u}) {
-      const Counters now = counters(end == 0 ? pair->a : pair->b);
-      std::istringstream names(kCounters);
-      std::string name;
-      std::string grown;
-      for (std::size_t i = 0; i < now.size() && names >> name; ++i) {
-        if (now[i] != counted[end][i]) grown += fmt::format(" {} {}", name, now[i] - counted[end][i]);
-      }
-      EXPECT_TRUE(names && (names >> name).eof()) << "a counter without a name, or a name too many";
-      text += fmt::format("  {}:{}\n", end == 0 ? "a" : "b", grown);
+      const HcaCounters now = (end == 0 ? pair->a : pair->b).hca->counters();
+      text += fmt::format("  {}:{}\n", end == 0 ? "a" : "b", counters_text(now, counted[end]));
       counted[end] = now;
     }
   }
@@ -145,7 +86,7 @@ class Course : public testing::Test {
 
   std::optional<VirtualPair> pair;
   std::string text;
-  std::array<Counters, 2> counted{};
+  std::array<HcaCounters, 2> counted{};
   std::uint64_t began_ns = 0;
   int sent = 0;
   int lost_one = 0;
