@@ -4,18 +4,16 @@
 #include <fmt/format.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <memory>
-#include <sstream>
 
 #include "base/descriptor.h"
+#include "base/find_program.h"
 #include "base/output.h"
 
 namespace gdx::bench {
@@ -47,15 +45,6 @@ exit 1'
 )sh";
 
 using Pipe = std::unique_ptr<FILE, int (*)(FILE*)>;
-
-bool is_installed(const std::string& program) {
-  const char* const path = std::getenv("PATH");
-  std::istringstream folders(path == nullptr ? "/usr/bin" : path);
-  for (std::string folder; std::getline(folders, folder, ':');) {
-    if (access(fmt::format("{}/{}", folder, program).c_str(), X_OK) == 0) return true;
-  }
-  return false;
-}
 
 // Returns a TCP port that is free now; 0 without one.
 std::uint16_t free_port() {
@@ -99,7 +88,8 @@ Result<PeerEnds> PeerEnds::find(World& world, const std::string& caller, std::ve
   ends.runs_here_.reserve(runs.size());
   std::vector<std::string> told;
   for (const PeerRun& run : runs) {
-    const auto found = GDX_TRY(world.allgather_value<int>(is_installed(run.program), kExchangeTimeoutNs));
+    const auto found =
+        GDX_TRY(world.allgather_value<int>(!find_program(run.program).empty(), kExchangeTimeoutNs));
     const bool everywhere = std::ranges::count(found, 0) == 0;
     ends.runs_here_.push_back(everywhere);
     if (everywhere || world.rank() != kReportingRank || std::ranges::count(told, run.program) != 0) continue;

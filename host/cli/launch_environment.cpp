@@ -13,9 +13,9 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
 #include <vector>
 
+#include "base/find_program.h"
 #include "base/log.h"
 #include "host/cli/launcher.h"
 #include "host/cli/rank_place.h"
@@ -180,18 +180,6 @@ bool gains_rights(const std::string& file) {
   const bool as_other_group = (found.st_mode & S_ISGID) != 0 && found.st_gid != getgid();
   return as_other || as_other_group ||
          (getuid() != 0 && getxattr(file.c_str(), "security.capability", nullptr, 0) > 0);
-}
-
-// Returns the path that execvp() would execute; empty without one.
-std::string find_program(const std::string& name) {
-  if (name.find('/') != std::string::npos) return name;
-  const char* const path = std::getenv("PATH");
-  std::istringstream folders(path == nullptr ? "" : path);
-  for (std::string folder; std::getline(folders, folder, ':');) {
-    const std::string candidate = (folder.empty() ? "." : folder) + '/' + name;
-    if (access(candidate.c_str(), X_OK) == 0) return candidate;
-  }
-  return {};
 }
 
 }  // namespace

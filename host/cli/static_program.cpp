@@ -1,32 +1,15 @@
 #include <elf.h>
-#include <unistd.h>
 
-#include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
-#include <sstream>
 #include <string>
 #include <vector>
 
+#include "base/find_program.h"
 #include "host/cli/launcher.h"
 
 namespace gdx {
 namespace {
-
-// Returns the path that execvp() would execute; empty without one.
-std::string find_program(const std::string& program) {
-  if (program.find('/') != std::string::npos) return program;
-  const char* const path = std::getenv("PATH");
-  std::istringstream folders(path == nullptr ? "/bin:/usr/bin" : path);
-  std::error_code error;
-  for (std::string folder; std::getline(folders, folder, ':');) {
-    std::string candidate = (folder.empty() ? "." : folder) + "/" + program;
-    if (std::filesystem::is_regular_file(candidate, error) && access(candidate.c_str(), X_OK) == 0)
-      return candidate;
-  }
-  return {};
-}
 
 bool is_program_at_any_address(std::ifstream& file, const std::vector<Elf64_Phdr>& segments) {
   for (const Elf64_Phdr& segment : segments) {
