@@ -165,7 +165,8 @@ bool is_congestion(const std::string& name) { return name.find("_cnp_") != std::
 // perftest's average in GB/s at the reporting rank, its client there; else 0. Errors: those of the world.
 Result<double> run_perftest(Bench& bench) {
   const std::string bytes = fmt::format("{}", kBytes);
-  PeerRun run{kPerftest, {.bytes = kBytes}, {"-s", bytes, "-n", kPerftestWrites}};
+  // -F: processors without a fixed clock are no reason to give no figure.
+  PeerRun run{kPerftest, {.bytes = kBytes}, {"-F", "-s", bytes, "-n", kPerftestWrites}};
   auto ends = GDX_TRY(PeerEnds::find(*bench.world, "gdx doctor", {std::move(run)},
                                      {bench.hca->name(), bench.hca->gid_index()}));
   const auto figures = GDX_TRY(ends.run(*bench.world, 0));

@@ -169,7 +169,7 @@ TEST_F(Peers, figures_of_perftest_stand_beside_those_of_puts) {
   std::string text = both("bandwidth", take(step));
   std::ifstream called(folder / "called");
   const std::string calls(std::istreambuf_iterator<char>(called), {});
-  EXPECT_THAT(calls, HasSubstr(" -s 1048576 -n 1000 127.0.0.1\n"));
+  EXPECT_THAT(calls, HasSubstr(" -F -s 1048576 -n 1000 127.0.0.1\n"));
   std::filesystem::remove_all(folder);
   expect_text("peers_perftest.txt", text);
 }
