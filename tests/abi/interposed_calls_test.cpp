@@ -63,6 +63,7 @@ TEST_F(InterposedCalls, paths_of_devices_are_found_to_the_letter_by_each_call) {
                                     {"/sys/class/infiniband_verbs/uverbs0/ibdev", 0},
                                     {"/sys/class/infiniband_verbs/uverbs1", ENOENT},
                                     {"/sys/class/misc/rdma_cm/abi_version", 0},
+                                    {"/sys/module/nvidia_peermem/initstate", 0},
                                     {"/dev/infiniband", 0},
                                     {kNode, 0},
                                     {kConnections, 0},

@@ -462,6 +462,7 @@ PYTHON
     refused 'json excludes --csv' "$gdx" bench --csv --json
     refused 'hardware: options of the software HCA have no meaning' "$gdx" bench --hardware --loss 0.1
     refuses 1 'nosuch0.*gdx0' "$gdx" bench -d nosuch0
+    GDX_CALL_TIMEOUT_S=3601 refused "GDX_CALL_TIMEOUT_S = '3601': use a number from 1 to 3600" "$gdx" bench put_lat -s 8 --modes pull "${few[@]}"
     # A fault that all ranks have is told by the first one; one that a rank has alone, by that rank.
     # rank NUMBER HCA OPTIONS...: what a rank tells that finds no other.
     rank() {

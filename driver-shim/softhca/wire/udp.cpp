@@ -30,8 +30,8 @@ namespace {
 constexpr std::size_t kMaxSegments = IcrcChecker::kIpIds;  // in one GSO send, and so many ids are possible
 constexpr std::size_t kMaxGsoBytes = 65000;                // one IP packet before the kernel cuts it
 constexpr std::size_t kMaxRuns = 64;                       // messages in one sendmmsg
-// Bound of the arena, so that gathered bytes are still in the cache when they are summed up and sent.
-constexpr std::size_t kArenaBytes = std::size_t{128} << 10;
+// Of the arena, which is sent once it holds a full message: gathered bytes are still in the cache then.
+constexpr std::size_t kArenaBytes = kMaxGsoBytes + kMaxPacketBytes + roce::kIcrcBytes;
 constexpr unsigned kReceiveMessages = 4;
 // Number and length of a flush's waits for room in a full socket buffer, before it drops.
 constexpr int kMaxSendWaits = 8;
@@ -224,10 +224,7 @@ class UdpWire final : public Wire {
   bool armed_ = false;
 };
 
-std::span<std::byte> UdpWire::next_place() {
-  if (arena_.size() - used_ < kMaxPacketBytes + roce::kIcrcBytes) send_runs();
-  return std::span(arena_).subspan(used_, kMaxPacketBytes);
-}
+std::span<std::byte> UdpWire::next_place() { return std::span(arena_).subspan(used_, kMaxPacketBytes); }
 
 std::span<std::byte> UdpWire::begin_packet(const Address& /*destination*/) { return next_place(); }
 

@@ -291,8 +291,11 @@ TEST_F(Step, counts_what_it_does) {
 
 TEST_F(Step, sends_twice_half_a_mebibyte_after_a_pause_and_once_in_a_stream) {
   constexpr std::size_t kPackets = 126;  // of 4096 B and 82 B of headers, to pass half a MiB
+  bool left_at_once = false;
+  script.on_receive = [&] { left_at_once |= script.flushed && script.sent.size() == kPackets; };
   post_write(4 << 20);
   hca().progress();
+  EXPECT_TRUE(left_at_once) << "before the wire was read";
   EXPECT_EQ(script.sent.size(), 2 * kPackets);
   post_write(8);
   hca().progress();

@@ -202,6 +202,17 @@ TEST_F(UmrKeys, window_of_type_2_is_bound_once_until_it_is_invalidated) {
   EXPECT_TRUE(works(with_tag(rkey, 0x5b)));
 }
 
+TEST_F(UmrKeys, window_that_was_freed_belongs_to_no_queue_pair_any_more) {
+  const std::uint32_t rkey = bound(WindowType::kType2B);
+  UmrRequest names_no_queue_pair = local_invalidate();
+  names_no_queue_pair.mask &= ~mlx5::kMkeyMaskQpn;
+  EXPECT_EQ(update(rkey, kOwner, names_no_queue_pair), nullptr);
+  UmrRequest again = bind(WindowType::kType2B, 0x5b);
+  again.mask &= ~mlx5::kMkeyMaskQpn;
+  EXPECT_EQ(update(rkey, kOwner, again, entry(kIova + 20, 40)), nullptr);
+  EXPECT_TRUE(works(with_tag(rkey, 0x5b), kSamePd));
+}
+
 TEST_F(UmrKeys, local_invalidation_is_for_the_queue_pair_that_bound) {
   const std::uint32_t rkey = bound(WindowType::kType2B);
   EXPECT_NE(update(rkey, kSamePd, local_invalidate()), nullptr);

@@ -1,4 +1,4 @@
-// Which programs are static: ELF files, each with one thing different.
+// Static programs among ELF files, each with one thing different.
 #include <elf.h>
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -323,6 +323,22 @@ TEST(SharedMemoryWire, full_ring_has_no_room_and_then_loses_what_is_forced_in) {
   EXPECT_GT(a->room(b->local()), 0u);
 }
 
+TEST(SharedMemoryWire, ring_has_room_again_before_its_receiver_has_taken_all) {
+  const auto a = open(Carrier::kSharedMemory);
+  const auto b = open(Carrier::kSharedMemory);
+  std::size_t sent = 0;
+  for (; a->room(b->local()) > 0; ++sent) send(*a, b->local(), 1, 4156);
+  a->flush();
+  std::vector<std::size_t> rooms;
+  for (int looks = 0; looks < 20 && rooms.empty(); ++looks) {
+    static_cast<void>(b->arm());
+    b->receive(sent,
+               [&](const Address&, std::span<const std::byte>) { rooms.push_back(a->room(b->local())); });
+  }
+  ASSERT_EQ(rooms.size(), sent);
+  EXPECT_GT(rooms.back(), sent / 2);
+}
+
 TEST(SharedMemoryWire, ring_that_nobody_empties_stops_holding_back) {
   const auto a = open(Carrier::kSharedMemory);
   const auto b = open(Carrier::kSharedMemory);

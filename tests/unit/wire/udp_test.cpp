@@ -412,6 +412,21 @@ TEST(UdpWire, capture_of_both_ends_verifies) {
   }
 }
 
+// As long as both wires live.
+TEST(UdpWire, capture_shows_each_packet_once_it_is_sent_or_received) {
+  const std::string stem = testing::TempDir() + "gdx_newest_" + std::to_string(::getpid());
+  const std::array<std::string, 2> paths{stem + "_a.pcap", stem + "_b.pcap"};
+  const auto a = open(UdpConfig{.address = {}, .pcap_path = paths[0], .faults = {}});
+  const auto b = open(UdpConfig{.address = {}, .pcap_path = paths[1], .faults = {}});
+  for (std::size_t sent = 1; sent <= 3; ++sent) {
+    send(*a, b->local(), 9, 64);
+    a->flush();
+    EXPECT_EQ(receive_all(*b).size(), 1u);
+    for (const std::string& path : paths) EXPECT_EQ(gdx::test::read_roce_pcap(path).size(), sent) << path;
+  }
+  for (const std::string& path : paths) std::filesystem::remove(path);
+}
+
 // Returns the congestion bits of each captured packet's IP header.
 std::vector<std::uint32_t> ecn_in(const std::string& path) {
   std::vector<std::uint32_t> fields;
