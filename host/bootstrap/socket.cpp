@@ -198,7 +198,11 @@ Result<Descriptor> accept_one(const Descriptor& listener) {
     send_at_once(socket);
     return socket;
   }
-  switch (errno) {
+  const int error = errno;
+  // Linux looks for a free descriptor before it looks for a connection.
+  pollfd waiting{listener.value(), POLLIN, 0};
+  if ((error == EMFILE || error == ENFILE) && ::poll(&waiting, 1, 0) == 0) return Descriptor();
+  switch (error) {
     case EAGAIN:
     case EINTR:
     case ECONNABORTED: return Descriptor();
@@ -208,7 +212,7 @@ Result<Descriptor> accept_one(const Descriptor& listener) {
                   "this rank has no file descriptors left for more ranks: raise ulimit -n");
     default:
       return fail(Status::kSystem,
-                  fmt::format("this rank cannot accept connections: {}", std::strerror(errno)));
+                  fmt::format("this rank cannot accept connections: {}", std::strerror(error)));
   }
 }
 

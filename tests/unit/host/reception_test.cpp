@@ -1,0 +1,73 @@
+// Strangers at a rank's port that say nothing: how many are kept, and what gives way to newer ones.
+#include "host/bootstrap/reception.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "host/bootstrap/socket.h"
+
+namespace gdx::bootstrap {
+namespace {
+
+constexpr std::uint64_t kLongNs = 30'000'000'000;
+
+class Strangers : public testing::Test {
+ protected:
+  // Connects, and says nothing.
+  [[nodiscard]] Descriptor come() const {
+    auto socket = begin_connect(address_);
+    EXPECT_TRUE(socket) << socket.error().message;
+    pollfd ready{socket->value(), POLLOUT, 0};
+    EXPECT_TRUE(wait_until({&ready, 1}, monotonic_ns() + kLongNs));
+    EXPECT_TRUE(finish_connect(*socket));
+    return std::move(*socket);
+  }
+
+  Descriptor listener_ = std::move(listen_on("127.0.0.1").value());
+  const std::string address_ = own_text(listener_);
+  Reception reception_{std::move(listener_)};
+};
+
+TEST_F(Strangers, beyond_64_take_the_place_of_the_oldest) {
+  std::vector<Descriptor> silent;
+  for (std::size_t i = 0; i < kMaxStrangers + 40; ++i) silent.push_back(come());
+  const auto arrivals = reception_.receive();
+  ASSERT_TRUE(arrivals) << arrivals.error().message;
+  EXPECT_TRUE(arrivals->empty());
+  EXPECT_EQ(reception_.seen(),
+            fmt::format(" (dropped 40 connections, the last: {} sent no hello before 64 others came) (64 "
+                        "connected and sent no hello, {} first)",
+                        own_text(silent[39]), own_text(silent[40])));
+}
+
+TEST_F(Strangers, give_their_descriptors_to_those_who_come) {
+  const Descriptor silent = come();
+  ASSERT_TRUE(reception_.receive());
+  const Descriptor newer = come();
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit few{std::min<rlim_t>(before.rlim_cur, 4096), before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+  std::vector<int> all;
+  for (int taken = 0; (taken = fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 0)) >= 0;) all.push_back(taken);
+  const auto arrivals = reception_.receive();
+  for (const int taken : all) close(taken);
+  setrlimit(RLIMIT_NOFILE, &before);
+  EXPECT_TRUE(arrivals) << arrivals.error().message;
+  EXPECT_EQ(reception_.seen(),
+            fmt::format(" (dropped a connection: {} sent no hello before the descriptors were used up) (1 "
+                        "connected and sent no hello, {} first)",
+                        own_text(silent), own_text(newer)));
+}
+
+}  // namespace
+}  // namespace gdx::bootstrap
