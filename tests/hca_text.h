@@ -28,7 +28,10 @@ inline std::string hex(std::span<const std::byte> bytes) {
 inline std::string packet_text(std::span<const std::byte> datagram,
                                const std::function<std::uint64_t(std::uint64_t)>& origin_of) {
   const auto decoded = roce::decode(datagram);
-  if (!decoded) return "that cannot be decoded";
+  if (!decoded) {
+    ADD_FAILURE() << "a packet that cannot be decoded: " << hex(datagram);
+    return {};
+  }
   const auto& [bth, reth, aeth, atomic, mask, original, immediate, deth] = decoded->headers;
   std::string text = fmt::format("opcode {:#04x} qp {:#x} psn {:#x}", static_cast<int>(bth.opcode),
                                  bth.destination_qpn, bth.psn);
@@ -82,7 +85,7 @@ inline std::string counters_text(const softhca::HcaCounters& now, const softhca:
   for (std::size_t i = 0; i < words.size() && names >> name; ++i) {
     if (words[i] != words_before[i]) text += fmt::format(" {} {}", name, words[i] - words_before[i]);
   }
-  EXPECT_TRUE(names && (names >> name).eof()) << "a counter without a name, or a name too many";
+  EXPECT_TRUE(names && !(names >> name)) << "a counter without a name, or a name too many";
   return text;
 }
 

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cassert>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -30,7 +31,8 @@ namespace {
 constexpr std::size_t kMaxSegments = IcrcChecker::kIpIds;  // in one GSO send, and so many ids are possible
 constexpr std::size_t kMaxGsoBytes = 65000;                // one IP packet before the kernel cuts it
 constexpr std::size_t kMaxRuns = 64;                       // messages in one sendmmsg
-// Of the arena, which is sent once it holds a full message: gathered bytes are still in the cache then.
+// Size of the arena. It is sent once it holds a full message, while the gathered bytes are still in the
+// cache.
 constexpr std::size_t kArenaBytes = kMaxGsoBytes + kMaxPacketBytes + roce::kIcrcBytes;
 constexpr unsigned kReceiveMessages = 4;
 // Number and length of a flush's waits for room in a full socket buffer, before it drops.
@@ -150,7 +152,6 @@ class UdpWire final : public Wire {
   }
 
  private:
-  std::span<std::byte> next_place();
   void append_copy(const Address& destination, std::span<const std::byte> body, const Damage& damage);
   void append(const Address& destination, std::size_t length_bytes, const Damage& damage);
   void send_runs();
@@ -224,9 +225,10 @@ class UdpWire final : public Wire {
   bool armed_ = false;
 };
 
-std::span<std::byte> UdpWire::next_place() { return std::span(arena_).subspan(used_, kMaxPacketBytes); }
-
-std::span<std::byte> UdpWire::begin_packet(const Address& /*destination*/) { return next_place(); }
+std::span<std::byte> UdpWire::begin_packet(const Address& /*destination*/) {
+  assert(used_ <= kMaxGsoBytes);
+  return std::span(arena_).subspan(used_, kMaxPacketBytes);
+}
 
 void UdpWire::commit_packet(const Address& destination, std::size_t length_bytes) {
   if (!faults_.active()) return append(destination, length_bytes, {});
@@ -236,7 +238,7 @@ void UdpWire::commit_packet(const Address& destination, std::size_t length_bytes
 
 // `body` may be what was begun, which is then in its place already.
 void UdpWire::append_copy(const Address& destination, std::span<const std::byte> body, const Damage& damage) {
-  std::memmove(next_place().data(), body.data(), body.size());
+  std::memmove(begin_packet(destination).data(), body.data(), body.size());
   append(destination, body.size(), damage);
 }
 

@@ -235,6 +235,8 @@ TEST(PeerPut, what_leaves_the_region_is_refused_stores_nothing_and_ends_the_endp
               static_cast<std::ptrdiff_t>(region.memory.size()));
     EXPECT_EQ(nic.state().fault.status, Status::kRemoteAccess) << place.what;
     EXPECT_EQ(nic.state().fault.syndrome, 0u) << "no NIC said so";
+    EXPECT_EQ(nic.state().fault.vendor_syndrome, 0u);
+    EXPECT_EQ(nic.state().fault.wqe_counter, 0u);
     EXPECT_EQ(nic.record(), 0u);
   }
 }

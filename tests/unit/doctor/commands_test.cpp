@@ -86,7 +86,7 @@ std::string without_varying(std::string text) {
       {"(1 machine|4 devx) +[^\n]*(\n {34}(?!advice:)[^\n]*)*", "$1 ..."},
       {"NC_DEDICATED [^;\"]+", "NC_DEDICATED N"},
       {"\\(index [0-9]+\\)", "(index I)"}};
-  return masked(replaced(std::move(text), commit(), "COMMIT"), varying);
+  return masked(replaced(std::move(text), fmt::format("\"{}\"", commit()), "\"COMMIT\""), varying);
 }
 
 class Commands : public ::testing::Test {

@@ -72,9 +72,11 @@ std::string text_of(const StepResult& result) {
   for (const Fact& fact : result.facts) text += fmt::format("  {}: {}\n", fact.name, fact.value);
   std::array<char, kTextBytes> host{};
   gethostname(host.data(), host.size() - 1);
-  for (const char* const before : {"host there: ", "OK ", "UNKNOWN "})
-    text = replaced(text, before + std::string(host.data()), before + std::string("HOST"));
-  text = replaced(text, commit(), "COMMIT");
+  text = replaced(text, fmt::format("host there: {}\n", host.data()), "host there: HOST\n");
+  for (const char* const verdict : {"OK", "UNKNOWN"})
+    text =
+        replaced(text, fmt::format("{} {} at ", verdict, host.data()), fmt::format("{} HOST at ", verdict));
+  text = replaced(text, fmt::format("commit there: {}\n", commit()), "commit there: COMMIT\n");
   const std::pair<const char*, const char*> varying[] = {
       {"!{511}", "511 marks"},
       {"[0-9]+(\\.[0-9]+){3}", "A.D.D.R"},

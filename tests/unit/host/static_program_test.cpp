@@ -7,7 +7,8 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
-#include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "host/cli/launcher.h"

@@ -308,6 +308,7 @@ TEST_F(MemoryMethods, device_memory_takes_the_first_place_that_fits_and_gives_it
   EXPECT_TRUE(hca_->region.device_memory);
   EXPECT_EQ(destroy(UVERBS_OBJECT_DM, UVERBS_METHOD_DM_FREE, dm), EBUSY);
   EXPECT_EQ(region(64, kEnd - 63, 0x2f), EINVAL);
+  EXPECT_EQ(region(0 - std::uint64_t{64}, 128, 0x2f), EINVAL) << "wraps";
   EXPECT_EQ(region(kEnd + 1, 0, 0x2f), EINVAL);
   EXPECT_EQ(region(64, 64, 0xf), EINVAL) << "not zero-based";
   EXPECT_EQ(region(64, 64, 0x3f), EINVAL) << "may be bound";

@@ -577,9 +577,11 @@ TEST_F(QueueMethods, queue_pair_changed_is_queried_as_it_was_set) {
   EXPECT_EQ(change(2, kToRtr, [](auto& it) { it.dest.is_global = 0, it.dest.dlid = 0; }), EINVAL);
   EXPECT_EQ(change(2, kToRts, right), EINVAL);
   for (const std::uint8_t code : {std::uint8_t{1}, std::uint8_t{5}}) {
-    const auto of_mtu = [&, other = add_qp(queue)](auto& it) { it.qp_handle = other, it.path_mtu = code; };
+    const std::uint32_t other = add_qp(queue);
+    const auto of_mtu = [&](auto& it) { it.qp_handle = other, it.path_mtu = code; };
     EXPECT_EQ(change(1, kToInit, of_mtu), 0);
     EXPECT_EQ(change(2, kToRtr, of_mtu), 0);
+    EXPECT_EQ(hca_->query_qp(number_of(other))->mtu_bytes, 128u << code);
   }
   ASSERT_EQ(change(2, kToRtr, right), 0);
   EXPECT_EQ(hca_->query_qp(number_of(handle))->remote, wire::Address::ipv4(0x7f000102));

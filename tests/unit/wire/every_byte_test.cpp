@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <filesystem>
 #include <random>
 #include <string>
@@ -76,9 +77,14 @@ class EveryByte : public testing::TestWithParam<Flush> {
     a_ = open({.address = {}, .pcap_path = path_, .faults = std::get<Passage>(GetParam()).faults});
     b_ = open({});
     c_ = open({});
-    // The kernel charges a datagram's buffer, too, of a power of two; nothing is read before all is sent.
-    const std::size_t needed =
-        std::get<Pattern>(GetParam()).packets * std::get<Passage>(GetParam()).copies * 8192;
+    // The kernel charges for a datagram's buffer, of a power of two, and what describes it. Nothing is read
+    // before all is sent.
+    constexpr std::size_t kDescription = 512;
+    const auto& pattern = std::get<Pattern>(GetParam());
+    std::size_t needed = 0;
+    for (std::size_t packet = 0; packet < pattern.packets; ++packet)
+      needed += std::bit_ceil(pattern.bytes_of(packet) + kDescription) + kDescription;
+    needed *= std::get<Passage>(GetParam()).copies;
     if (std::get<Carrier>(GetParam()) == Carrier::kUdp && b_->window_bytes() < needed / 2) {
       GTEST_SKIP()
           << "a flush does not fit into the receive buffer of a socket: run as root, or as root first "

@@ -412,7 +412,7 @@ TEST(UdpWire, capture_of_both_ends_verifies) {
   }
 }
 
-// As long as both wires live.
+// While both wires are open, not only at their end.
 TEST(UdpWire, capture_shows_each_packet_once_it_is_sent_or_received) {
   const std::string stem = testing::TempDir() + "gdx_newest_" + std::to_string(::getpid());
   const std::array<std::string, 2> paths{stem + "_a.pcap", stem + "_b.pcap"};
