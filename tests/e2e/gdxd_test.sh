@@ -209,9 +209,11 @@ RANGES
     refused 'quota.nic_pools 3 \(--quota-nic-pools\) is more than the 2 parts of pools \(--pools\)' "$gdxd" --pools 2 --quota-nic-pools 3
     export GDXD_CONFIG=/dev/null
     printf 'mode = "0660"\n[quota]\nendpoints = 1\nrequests_per_s = 100\n' >"$folder/a.toml"
-    start_gdxd --config "$folder/a.toml" --users 60000 --quota-regions 60000
+    group=$(id -gn)
+    [ "$(id -u)" -ne 0 ] || group=nogroup
+    start_gdxd --config "$folder/a.toml" --users 60000 --quota-regions 60000 --group "$group"
     grep -qE "quotas permit [0-9]{10} mappings, and vm.max_map_count is" "$folder/log" || fail "no warning of mappings: $(cat "$folder/log")"
-    [ "$(stat -c %a "$folder/socket")" = 660 ] || fail 'the mode is not that of the file'
+    [ "$(stat -c '%a %u %G' "$folder/socket")" = "660 $(id -u) $group" ] || fail 'the rights are not those of the options'
     run 100 "$gdx" demo --max-bytes 4096
     expect_failure
     expect 'gdxd gives a user no more than 1 endpoints'
