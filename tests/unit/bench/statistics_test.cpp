@@ -26,6 +26,12 @@ TEST(Histogram, bucket_is_narrow_and_holds_its_least_value) {
   }
 }
 
+TEST(Histogram, of_zeros_has_no_other_quantile) {
+  Histogram histogram;
+  histogram.add(0, 3);
+  for (const double q : {0.0, 0.5, 1.0}) EXPECT_EQ(histogram.quantile(q), 0) << q;
+}
+
 TEST(Histogram, buckets_of_rising_values_never_fall) {
   std::uint64_t last = 0;
   for (std::uint64_t value = 0; value < 5000; ++value) {

@@ -1,6 +1,9 @@
 // Methods on memory: what is registered, whole, and what is refused.
 #include <unistd.h>
 
+#include <fstream>
+#include <string>
+
 #include "driver-shim/softhca/engine/paging.h"
 #include "driver-shim/softhca/uverbs/memory_objects.h"
 #include "driver-shim/softhca/uverbs/newer_ids.h"
@@ -314,6 +317,14 @@ TEST_F(MemoryMethods, device_memory_takes_the_first_place_that_fits_and_gives_it
   EXPECT_EQ(region(64, 64, 0x3f), EINVAL) << "may be bound";
 }
 
+// Of files of the HCA, in this process.
+int mappings() {
+  std::ifstream maps("/proc/self/maps");
+  int found = 0;
+  for (std::string line; std::getline(maps, line);) found += line.find("gdx-softhca") != std::string::npos;
+  return found;
+}
+
 TEST_F(MemoryMethods, doorbell_page_is_at_its_offset_in_the_file) {
   const auto make_uar = [this](std::uint64_t type) {
     Request request(MLX5_IB_OBJECT_UAR, MLX5_IB_METHOD_UAR_OBJ_ALLOC, nothing_);
@@ -343,6 +354,15 @@ TEST_F(MemoryMethods, doorbell_page_is_at_its_offset_in_the_file) {
               ((9u << 16) + page) * 4096)
         << "that which has been free for longest";
   }
+  const int before = mappings();
+  EXPECT_GT(before, 0);
+  for (int i = 0; i < 10; ++i) {
+    auto request = make_uar(0);
+    ASSERT_EQ(request.run(*context_), 0);
+    const auto handle = static_cast<std::uint32_t>(request.written(MLX5_IB_ATTR_UAR_OBJ_ALLOC_HANDLE));
+    EXPECT_EQ(destroy(MLX5_IB_OBJECT_UAR, MLX5_IB_METHOD_UAR_OBJ_DESTROY, handle), 0);
+  }
+  EXPECT_EQ(mappings(), before);
 }
 
 TEST_F(MemoryMethods, advice_reaches_the_engine_range_by_range) {

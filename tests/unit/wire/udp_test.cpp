@@ -35,6 +35,14 @@ void send(Wire& wire, const Address& to, std::uint8_t tag, std::size_t length_by
   wire.commit_packet(to, length_bytes);
 }
 
+bool kernel_segments() {
+  const int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  const int off = 0;
+  const bool known = setsockopt(fd, SOL_UDP, UDP_SEGMENT, &off, sizeof off) == 0;
+  close(fd);
+  return known;
+}
+
 // Loopback delivers within the send call, so one pass finds everything.
 std::vector<Bytes> receive_all(Wire& wire) {
   std::vector<Bytes> arrivals;
@@ -356,6 +364,21 @@ TEST(UdpWire, held_back_packet_follows_the_next_one) {
   EXPECT_THAT(receive_all(*b), testing::ElementsAre(Bytes(100, std::byte{3}))) << "none follows";
 }
 
+// Linux refuses segments to a socket that sends no checksums.
+TEST(UdpWire, path_that_cannot_segment_costs_one_flush_of_packets) {
+  const auto a = open();
+  const auto b = open();
+  const int on = 1;
+  ASSERT_EQ(setsockopt(a->poll_fd(), SOL_SOCKET, SO_NO_CHECK, &on, sizeof on), 0);
+  const std::size_t lost = kernel_segments() ? 2 : 0;
+  for (const std::size_t arriving : {2 - lost, std::size_t{2}}) {
+    for (int i = 0; i < 2; ++i) send(*a, b->local(), 9, 64);
+    a->flush();
+    EXPECT_EQ(receive_all(*b).size(), arriving);
+    EXPECT_EQ(a->counters().send_errors, lost);
+  }
+}
+
 TEST(UdpWire, what_is_begun_leaves_at_the_end_at_the_latest) {
   auto a = open();
   const auto b = open();
@@ -375,14 +398,6 @@ TEST_F(Ipv6Loopback, carries_packets) {
   wire_->flush();
   EXPECT_EQ(receive_all(*wire_).size(), 4u);
   EXPECT_EQ(wire_->counters().icrc_errors, 0u);
-}
-
-bool kernel_segments() {
-  const int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-  const int off = 0;
-  const bool known = setsockopt(fd, SOL_UDP, UDP_SEGMENT, &off, sizeof off) == 0;
-  close(fd);
-  return known;
 }
 
 // Every packet of the capture, the segments of one GSO send included, has the ICRC of its own headers.
