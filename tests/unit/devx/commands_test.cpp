@@ -75,6 +75,20 @@ TEST_F(DevxCommands, create_qp_with_rings_or_record_astride_is_refused) {
   EXPECT_TRUE(commands_.create(in, out_));
 }
 
+TEST_F(DevxCommands, create_qp_without_a_send_queue_takes_room_for_its_receives_alone) {
+  constexpr std::uint64_t kReceiveBytes = 8 * 32;
+  QueuePairSpec spec;
+  EXPECT_CALL(hca_, create_qp(_)).WillOnce(DoAll(SaveArg<0>(&spec), Return(kQpn)));
+  auto in = valid_create_qp();
+  prm::set(in, prm::qp::kNoSq, 1);
+  prm::set(in, prm::qp::kUmemOffset, kUmemBytes - kReceiveBytes);
+  EXPECT_TRUE(commands_.create(in, out_));
+  EXPECT_EQ(spec.send_blocks, 0u);
+  EXPECT_EQ(spec.receive_entries, 8u);
+  prm::set(in, prm::qp::kUmemOffset, kUmemBytes - kReceiveBytes + mlx5::kWqeBasicBlockBytes);
+  EXPECT_EQ(commands_.create(in, out_).error(), EREMOTEIO);
+}
+
 TEST_F(DevxCommands, umem_of_a_live_queue_is_held_until_the_queue_goes) {
   EXPECT_CALL(hca_, create_qp(_)).WillOnce(Return(kQpn));
   const ErrnoOr<Object> object = commands_.create(valid_create_qp(), out_);

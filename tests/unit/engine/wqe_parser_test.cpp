@@ -76,6 +76,7 @@ class WqeParser : public testing::Test {
     SendWqe fresh;
     parse_send_wqe(ring_, index_, available, kQpn, vectors_, fresh);
     expect_equal(wqe_, fresh);
+    EXPECT_EQ(wqe_.reason == nullptr, wqe_.fault == Syndrome::kNone);
     return wqe_;
   }
 
