@@ -238,6 +238,7 @@ void fence_release() {
 
 // Each is ordered as if a fence_release stood before it, because ThreadSanitizer does not model fences.
 inline void store_counter(std::uint32_t* to, std::uint32_t value) {
+  note_counter(to, value);
   AtomicRef<std::uint32_t>(*to).store(value, std::memory_order_release);
 }
 inline void store_record(Be32* to, Be32 value) {

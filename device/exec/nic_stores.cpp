@@ -80,6 +80,12 @@ void NicStores::recorded(const void* thread, const void* record) {
   }
 }
 
+void NicStores::counted(const void* thread, const std::uint32_t* counter, std::uint32_t value) {
+  const std::lock_guard lock(mutex_);
+  const auto* const range = find(counter);
+  if (value != 0 && range != nullptr && range->second.memory == Memory::kMarks) announce(thread, "marks");
+}
+
 void NicStores::rang(const void* thread, const std::uint64_t* doorbell, std::uint64_t value) {
   const std::uint32_t qpn = byte_swap(static_cast<std::uint32_t>(value >> 32)) >> 8;
   const auto index = static_cast<std::uint16_t>(byte_swap(static_cast<std::uint32_t>(value)) >> 8);

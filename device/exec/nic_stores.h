@@ -7,6 +7,7 @@
 //  - What is stored to staging memory and to rings is released before the record that announces it, and that
 //    before the doorbell. Memory of the host and of the NIC needs a release of host scope, because one of
 //    GPU scope orders nothing for other agents. Source: PTX ISA, "Memory Consistency Model", Scope.
+//  - The mark of a post on a shared endpoint announces it too, because another thread publishes it then.
 // A gather or a barrier passes the stores of a scope to its first thread, whose release covers them. Tests
 // under ThreadSanitizer run without it, because the recorder's lock would order what they are to watch.
 #pragma once
@@ -30,7 +31,7 @@ inline constexpr char kStrictVariable[] = "GDX_STRICT";
 class NicStores {
  public:
   // Of [base, base + bytes), from now on.
-  enum class Memory { kNic, kHost, kGpu };
+  enum class Memory { kNic, kHost, kGpu, kMarks };
   void watch(const void* base, std::uint64_t bytes, Memory memory);
   // A thread is an address of its own, whatever lies there.
   void stored(const void* thread, const void* to, std::uint64_t bytes);
@@ -39,6 +40,8 @@ class NicStores {
   void handed_over(const void* thread, const void* to_thread);
   // The record itself is a store that the next doorbell needs released.
   void recorded(const void* thread, const void* record);
+  // `value` in a counter; 0 takes a mark away.
+  void counted(const void* thread, const std::uint32_t* counter, std::uint32_t value);
   // `value` as a NIC reads it: bytes 1 and 2 are the WQE's index, 4 to 6 the queue pair's number.
   void rang(const void* thread, const std::uint64_t* doorbell, std::uint64_t value);
   // Returns how many releases of that scope all threads have made.
@@ -87,6 +90,7 @@ inline void watch_endpoint(const EndpointHandle& handle) {
   nic_stores->watch(handle.bounce.base, pool_bytes(handle.bounce), Memory::kHost);
   nic_stores->watch(handle.send_queue, sizeof *handle.send_queue << handle.log_send_queue, queues);
   nic_stores->watch(handle.send_record, sizeof *handle.send_record, queues);
+  nic_stores->watch(handle.state->shared.marks, sizeof handle.state->shared.marks, Memory::kMarks);
 }
 inline void note_store(const void* to, std::uint64_t bytes) {
   if (nic_stores != nullptr) nic_stores->stored(&current_thread(), to, bytes);
@@ -99,6 +103,9 @@ inline void note_gather(Scope scope) {
 }
 inline void note_record(const void* record) {
   if (nic_stores != nullptr) nic_stores->recorded(&current_thread(), record);
+}
+inline void note_counter(const std::uint32_t* counter, std::uint32_t value) {
+  if (nic_stores != nullptr) nic_stores->counted(&current_thread(), counter, value);
 }
 inline void note_doorbell(const std::uint64_t* doorbell, std::uint64_t value) {
   if (nic_stores != nullptr) nic_stores->rang(&current_thread(), doorbell, value);

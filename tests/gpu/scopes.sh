@@ -26,8 +26,8 @@ def without_owners(lines):
             kept.append(line)
     return kept
 
-kernels = {}
-for name, body in re.findall(r"\.entry (\w+)\((.*?)^\}", open(sys.argv[1]).read(), re.S | re.M):
+kernels = {}  # and functions out of line
+for name, body in re.findall(r"\.(?:entry|func +(?:\([^)]*\) )?)\s*(\w+)\(\n(.*?)^\}", open(sys.argv[1]).read(), re.S | re.M):
     kernels[name] = without_owners([line.strip() for line in body.split("\n") if line.startswith("\t")])
 
 def fences_without_a_doorbell(lines):
@@ -77,6 +77,20 @@ for name, scope, others_late in (("push_shared", "sys", "PlacementE1"), ("bounce
         sys.exit(f"{name} has no late publication: the check looks for another name")
     if any("publish_late" in line and others_late in line for line in kernels[name]):
         sys.exit(f"{name} that waits for its turn is released at another scope than {scope}")
+
+def scopes_of_counters(lines):
+    """The scopes of the fences whose next store is of GPU scope."""
+    stores = [line for line in lines if re.match(r"fence\.release|st\.(?!param)", line)]
+    return sorted(one.split(".")[2].rstrip(";") for one, after in zip(stores, stores[1:])
+                  if one.startswith("fence") and after.startswith("st.relaxed.gpu"))
+
+# Others publish what a thread marks. The turn goes to another thread of this GPU, and a failure to the host.
+for placement, scope in (("PlacementE1", "gpu"), ("PlacementE0", "sys")):
+    [late] = [kernels[name] for name in kernels if re.search("12publish_late.*" + placement, name)]
+    if scopes_of_rings(late) != [[scope, scope]]:
+        sys.exit(f"publish_late of {placement} rings behind releases of other scopes than {scope}: {scopes_of_rings(late)}")
+    if scopes_of_counters(late) != sorted(["gpu", scope, "sys"]):
+        sys.exit(f"publish_late of {placement}: turn, mark and failure have the scopes {scopes_of_counters(late)}")
 
 def narrow_stores(lines):
     return [line for line in lines if re.search(r"\bst\.(?!shared|local|param)\S*\.[busf](8|16)\b", line)]

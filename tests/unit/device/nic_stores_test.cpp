@@ -189,6 +189,9 @@ void post_shared_every_way(std::vector<std::byte>& source) {
   const auto kernel = [&](EndpointHandle handle) {
     SharedEndpoint<P> ep(handle);
     EXPECT_EQ(gdx_put(ep, kTo, from, 64), Status::kOk);
+    EXPECT_EQ(gdx_put<Mode::kInline>(ep, kTo, from, 12), Status::kOk);
+    EXPECT_EQ(gdx_put<Mode::kPull>(ep, kTo, from, 0), Status::kOk);
+    EXPECT_EQ((gdx_put_signal<Mode::kPull>(ep, kTo, from, 0, kTo, 1)), Status::kOk);
     EXPECT_EQ(gdx_put<Mode::kPush>(ep, kTo, from, 64), Status::kOk);
     EXPECT_EQ(gdx_put<Mode::kBounce>(ep, kTo, from, 64), Status::kOk);
     EXPECT_EQ((gdx_put_signal<Mode::kPush>(ep, kTo, from, 100, kTo, 1)), Status::kOk);
@@ -341,6 +344,15 @@ TEST_F(NicStores, store_that_no_release_of_its_scope_covers_is_found) {
     };
     EXPECT_EQ(at(std::integral_constant<Placement, Placement::kGpu>()), one.expected);
     EXPECT_EQ(at(std::integral_constant<Placement, Placement::kHost>()), Status::kOk);
+    const auto marks = [&](auto scope, std::uint32_t mark) {
+      return launched([&](const EndpointHandle& h) {
+        exec::fence_release<scope()>();
+        exec::store_counter(&h.state->shared.marks[kMarkedBlocks - 1], mark);
+      });
+    };
+    EXPECT_EQ(marks(std::integral_constant<Placement, Placement::kGpu>(), 1), one.expected);
+    EXPECT_EQ(marks(std::integral_constant<Placement, Placement::kGpu>(), 0), Status::kOk) << "takes it away";
+    EXPECT_EQ(marks(std::integral_constant<Placement, Placement::kHost>(), 1), Status::kOk);
     EXPECT_EQ(launched([](const EndpointHandle& h) { exec::store_doorbell(h.doorbell, doorbell_of(0, 1)); }),
               &one == &cases[4] ? Status::kOk : Status::kSystem);
   }
