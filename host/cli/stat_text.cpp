@@ -43,7 +43,8 @@ std::string endpoint_rate(const Json& client, const Json& endpoint, const Json& 
     const Json same = find_by(old["endpoints"], "qpn", endpoint["qpn"]);
     if (same.empty() || seconds <= 0) continue;
     const auto blocks =
-        static_cast<std::uint32_t>(count_of(endpoint, "posted_blocks") - count_of(same, "posted_blocks"));
+        static_cast<std::int32_t>(count_of(endpoint, "posted_blocks") - count_of(same, "posted_blocks"));
+    if (blocks < 0) break;  // a queue pair that was made again counts anew
     return fmt::format("{:.0f}", blocks / seconds);
   }
   return "-";

@@ -27,7 +27,8 @@ Json statistics() {
         {"qpn": 256, "peer": "QP 0x101 at 127.0.0.6", "posted_blocks": 1000, "stalls": 21, "syndrome": 0},
         {"qpn": 257, "peer": "", "posted_blocks": 4294967000, "stalls": 22, "syndrome": 5}]},
       {"pid": 401, "uid": 1000, "program": "first", "hca": "gdx1", "endpoints": [
-        {"qpn": 256, "peer": "QP 0x301 at fe80::aaaa:bbbb", "posted_blocks": 5000, "stalls": 0, "syndrome": 129}]},
+        {"qpn": 256, "peer": "QP 0x301 at fe80::aaaa:bbbb", "posted_blocks": 5000, "stalls": 0, "syndrome": 129},
+        {"qpn": 258, "peer": "QP 0x303 at fe80::aaaa:bbbb", "posted_blocks": 3000, "stalls": 0, "syndrome": 0}]},
       {"pid": 402, "uid": 1000, "program": "second", "hca": "gdx0", "endpoints": []},
       {"pid": 7, "uid": 0, "program": "fifteen-letters", "hca": "mlx5_1", "endpoints": [
         {"qpn": 16777215, "peer": "QP 0x1 at ::1", "posted_blocks": 1, "stalls": 1234567, "syndrome": 0}]}]})");
@@ -43,6 +44,7 @@ TEST(StatText, has_each_figure_and_of_a_later_picture_the_rates) {
   then["clients"][0]["endpoints"][0]["posted_blocks"] = 1750;
   then["clients"][0]["endpoints"][1]["posted_blocks"] = 704;  // modulo 2^32
   then["clients"][1]["endpoints"][0]["posted_blocks"] = 5025;
+  then["clients"][1]["endpoints"][1]["posted_blocks"] = 12;  // made again
   then["clients"][3]["endpoints"][0]["qpn"] = 4;  // a new one
   expect_text("stat.txt",
               stat_text(first, Json::object(), 0) + "\n2.5 s later\n" + stat_text(then, first, 2.5));
