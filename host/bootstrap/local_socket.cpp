@@ -97,15 +97,14 @@ Result<Descriptor> connect_local(const std::string& name) {
 
 Result<Descriptor> accept_local(const Descriptor& listener, std::uint64_t deadline_ns) {
   for (;;) {
+    // Waits first: Linux looks for a free descriptor before it looks for a connection.
+    if (!wait_for(listener, POLLIN, deadline_ns)) return fail(Status::kTimeout, "nobody connected in time");
     Descriptor socket =
         Descriptor::keep(::accept4(listener.value(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (socket) return socket;
     const int error = errno;
-    if (error == EINTR || error == ECONNABORTED) continue;
-    if (!must_wait(error)) {
-      return fail(Status::kSystem, fmt::format("cannot accept a local connection: {}", std::strerror(error)));
-    }
-    if (!wait_for(listener, POLLIN, deadline_ns)) return fail(Status::kTimeout, "nobody connected in time");
+    if (must_wait(error) || error == EINTR || error == ECONNABORTED) continue;
+    return fail(Status::kSystem, fmt::format("cannot accept a local connection: {}", std::strerror(error)));
   }
 }
 

@@ -9,7 +9,7 @@
 #include <cerrno>
 
 #include "tests/abi/rdma_netlink.h"
-#include "tests/unit/host/open_files.h"
+#include "tests/open_files.h"
 
 namespace gdx::abi_tests {
 namespace {

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -12,6 +11,7 @@
 #include <cerrno>
 
 #include "base/descriptor.h"
+#include "tests/open_files.h"
 
 namespace gdx {
 namespace {
@@ -19,24 +19,8 @@ namespace {
 int make_file() { return memfd_create("test", MFD_CLOEXEC); }
 bool is_open(int number) { return fcntl(number, F_GETFD) >= 0; }
 
-// The process's descriptors above the standard ones are the test's own, so it may change the limit.
-class Limit {
- public:
-  explicit Limit(rlim_t files) {
-    getrlimit(RLIMIT_NOFILE, &before_);
-    const rlimit lower{files, before_.rlim_max};
-    setrlimit(RLIMIT_NOFILE, &lower);
-  }
-  ~Limit() { setrlimit(RLIMIT_NOFILE, &before_); }
-  Limit(const Limit&) = delete;
-  Limit& operator=(const Limit&) = delete;
-
- private:
-  rlimit before_{};
-};
-
 TEST(KeptDescriptor, goes_where_programs_do_not_look_and_closes_on_exec) {
-  const Limit limit(1024);
+  const test::OpenFileLimit limit(1024);
   const Descriptor kept = Descriptor::keep(make_file());
   EXPECT_GE(kept.value(), 512);
   EXPECT_EQ(fcntl(kept.value(), F_GETFD), FD_CLOEXEC);
@@ -98,7 +82,7 @@ TEST(KeptDescriptor, child_may_close_what_it_inherits) {
 
 TEST(KeptDescriptor, under_a_low_limit_it_goes_wherever_a_number_is_left) {
   const Descriptor taken(make_file());
-  const Limit limit(static_cast<rlim_t>(taken.value()) + 3);
+  const test::OpenFileLimit limit(static_cast<rlim_t>(taken.value()) + 3);
   const Descriptor first = Descriptor::keep(make_file());
   const Descriptor second = Descriptor::keep(make_file());
   EXPECT_TRUE(first);
@@ -119,7 +103,7 @@ TEST(KeptDescriptor, standard_numbers_stay_free) {
   EXPECT_EQ(fcntl(spared, F_GETFD), 0);
   EXPECT_FALSE(is_open(STDIN_FILENO));
   {
-    const Limit none(3);
+    const test::OpenFileLimit none(3);
     EXPECT_EQ(keep_descriptor(make_file()).number, -1);
     EXPECT_EQ(errno, EMFILE);
     EXPECT_FALSE(is_open(STDIN_FILENO));

@@ -12,7 +12,7 @@
 #include <tuple>
 
 #include "driver-shim/cuda/driver.h"
-#include "tests/unit/host/open_files.h"
+#include "tests/open_files.h"
 
 namespace gdx::cuda {
 namespace {

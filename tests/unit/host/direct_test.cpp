@@ -24,8 +24,8 @@
 #include "host/direct/peer_mapping.h"
 #include "host/direct/region.h"
 #include "host/hca/hca.h"
+#include "tests/open_files.h"
 #include "tests/unit/host/loopback.h"
-#include "tests/unit/host/open_files.h"
 
 namespace gdx {
 namespace {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "host/queue/queue_memory.h"
-#include "tests/unit/host/open_files.h"
+#include "tests/open_files.h"
 
 namespace gdx {
 namespace {

@@ -19,7 +19,7 @@
 #include "host/gpu/gpu.h"
 #include "host/hca/hca.h"
 #include "host/memory/gpu_registration.h"
-#include "tests/unit/host/open_files.h"
+#include "tests/open_files.h"
 
 namespace gdx {
 namespace {

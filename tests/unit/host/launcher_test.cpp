@@ -4,7 +4,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sched.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -22,6 +21,7 @@
 #include "host/cli/rank_place.h"
 #include "host/hca/hca.h"
 #include "host/staging/staging_pool.h"
+#include "tests/open_files.h"
 
 namespace gdx {
 namespace {
@@ -40,7 +40,10 @@ constexpr std::uint64_t kSecondNs = 1'000'000'000;
 
 class Launcher : public ::testing::Test {
  protected:
-  void SetUp() override { setenv(kSofthcaLibraryVariable, EMPTY_PRELOAD, 1); }
+  void SetUp() override {
+    setenv(kSofthcaLibraryVariable, EMPTY_PRELOAD, 1);
+    std::signal(SIGINT, SIG_DFL);  // ignored below a shell that started the test in the background
+  }
   void TearDown() override { unsetenv(kSofthcaLibraryVariable); }
 
   static LaunchOptions shell(const std::string& script, std::uint32_t ranks) {
@@ -211,14 +214,10 @@ TEST_F(Launcher, failure_that_no_rank_tells_is_told_with_what_follows) {
 
 // The launcher keeps the pipes of all labelled ranks, and none of its own limit shows in a rank.
 TEST_F(Launcher, ranks_with_labels_have_the_users_limit_of_open_files) {
-  rlimit before{};
-  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
-  const rlimit low{40, before.rlim_max};
-  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);
+  const test::OpenFileLimit low(40);
   auto options = shell("test $(ulimit -n) = 40", 24);
   options.label = true;
   EXPECT_EQ(status_of(options), 0);
-  setrlimit(RLIMIT_NOFILE, &before);
 }
 
 TEST_F(Launcher, program_does_not_exist_is_not_found) {

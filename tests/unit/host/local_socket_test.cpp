@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "tests/open_files.h"
 #include "tests/unit/host/loopback.h"
-#include "tests/unit/host/open_files.h"
 
 namespace gdx::bootstrap {
 namespace {
@@ -106,6 +106,19 @@ TEST(LocalSocket, message_beyond_the_limits_is_refused_by_both_ends_and_leaks_no
   ASSERT_EQ(::sendmsg(ends.here.value(), &message, 0), 1);
   EXPECT_EQ(receive_local(ends.there, soon()).error().status, Status::kInvalidArgument);
   EXPECT_EQ(open_files(), before);
+}
+
+TEST(LocalSocket, used_up_descriptors_refuse_whoever_connects_and_nobody_else) {
+  auto listener = listen_local(own_name("descriptors"));
+  ASSERT_TRUE(listener);
+  const auto accepted_at_once = [&] {
+    const test::OpenFileLimit used_up(test::next_open_file());
+    return accept_local(*listener, at_once()).error().status;
+  };
+  EXPECT_EQ(accepted_at_once(), Status::kTimeout);
+  const auto here = connect_local(own_name("descriptors"));
+  ASSERT_TRUE(here);
+  EXPECT_EQ(accepted_at_once(), Status::kSystem);
 }
 
 TEST(LocalSocket, waits_end_at_their_deadline_and_with_the_other_end) {

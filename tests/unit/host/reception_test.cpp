@@ -5,15 +5,15 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <poll.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
 #include "host/bootstrap/socket.h"
+#include "tests/open_files.h"
 
 namespace gdx::bootstrap {
 namespace {
@@ -50,18 +50,14 @@ TEST_F(Strangers, beyond_64_take_the_place_of_the_oldest) {
 }
 
 TEST_F(Strangers, give_their_descriptors_to_those_who_come) {
+  const test::OpenFileLimit few(100);
   const Descriptor silent = come();
   ASSERT_TRUE(reception_.receive());
   const Descriptor newer = come();
-  rlimit before{};
-  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
-  const rlimit few{std::min<rlim_t>(before.rlim_cur, 4096), before.rlim_max};
-  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
-  std::vector<int> all;
-  for (int taken = 0; (taken = fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 0)) >= 0;) all.push_back(taken);
+  std::vector<Descriptor> all;
+  while (Descriptor taken{fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 0)}) all.push_back(std::move(taken));
   const auto arrivals = reception_.receive();
-  for (const int taken : all) close(taken);
-  setrlimit(RLIMIT_NOFILE, &before);
+  all.clear();
   EXPECT_TRUE(arrivals) << arrivals.error().message;
   EXPECT_EQ(reception_.seen(),
             fmt::format(" (dropped a connection: {} sent no hello before the descriptors were used up) (1 "

@@ -66,6 +66,8 @@ class Supervision : public ::testing::Test {
       setpgid(0, 0);
       reader_.close();
       if (dup2(writer.value(), kHeld) != kHeld || fcntl(kHeld, F_SETFD, 0) != 0) _exit(98);
+      // Some are ignored below a shell that started the test in the background.
+      for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT}) std::signal(signal, SIG_DFL);
       first();
       const auto status = launch(options);
       _exit(status ? *status : 99);

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 
 #include <algorithm>
 #include <chrono>
@@ -12,6 +11,7 @@
 
 #include "host/bootstrap/reception.h"
 #include "host/bootstrap/world.h"
+#include "tests/open_files.h"
 #include "tests/unit/host/loopback.h"
 
 namespace gdx {
@@ -143,16 +143,9 @@ TEST(WorldHostile, rank_that_came_before_the_descriptors_were_used_up_is_kept) {
   const RawPeer first = RawPeer::connect(root);
   const RawPeer second = RawPeer::connect(root);
   first.send(encode_hello(1, 3));
-  rlimit files{};
-  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &files), 0);
-  const int next = ::dup(0);
-  ASSERT_GE(next, 0);
-  ::close(next);
-  const rlimit one_more{static_cast<rlim_t>(next) + 1, files.rlim_max};
-  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &one_more), 0);
+  const test::OpenFileLimit one_more(test::next_open_file() + 1);
   const auto arrivals = reception.receive();
   const auto beyond = reception.receive();
-  EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &files), 0);
   ASSERT_TRUE(arrivals) << arrivals.error().message;
   ASSERT_EQ(arrivals->size(), 1u);
   EXPECT_EQ(arrivals->front().hello.rank, 1u);

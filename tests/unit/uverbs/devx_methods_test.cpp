@@ -3,7 +3,7 @@
 #include <unistd.h>
 
 #include "proto/mlx5/prm.h"
-#include "tests/unit/host/open_files.h"
+#include "tests/open_files.h"
 #include "tests/unit/uverbs/device_node.h"
 
 namespace gdx::softhca::uverbs {

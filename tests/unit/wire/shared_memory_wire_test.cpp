@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -15,6 +14,7 @@
 
 #include "base/clock.h"
 #include "driver-shim/softhca/wire/icrc_check.h"
+#include "tests/open_files.h"
 #include "tests/unit/roce/pcap_reader.h"
 #include "tests/unit/wire/shared_memory_ends.h"
 
@@ -29,13 +29,11 @@ std::unique_ptr<Wire> open_with(const FaultConfig& faults) {
 TEST(SharedMemoryWire, without_descriptors_for_a_link_a_line_says_so_once) {
   const auto a = open(Carrier::kSharedMemory);
   const auto b = open(Carrier::kSharedMemory);
-  rlimit before{};
-  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
-  const rlimit none{0, before.rlim_max};
   testing::internal::CaptureStderr();
-  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
-  for (int i = 0; i < 3; ++i) send(*a, b->local(), 1, 64);
-  setrlimit(RLIMIT_NOFILE, &before);
+  {
+    const test::OpenFileLimit none(0);
+    for (int i = 0; i < 3; ++i) send(*a, b->local(), 1, 64);
+  }
   const std::string said = testing::internal::GetCapturedStderr();
   EXPECT_THAT(said, testing::HasSubstr("check the limit on open files (ulimit -n)"));
   EXPECT_EQ(std::ranges::count(said, '\n'), 1) << said;
