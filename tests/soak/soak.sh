@@ -144,7 +144,8 @@ start() {
   (
     exec 9<&-
     $limit 2>/dev/null
-    eval "exec setsid \"\${command[@]}\" $closed"
+    # Below a shell that starts it in the background, and below nohup, a process ignores some.
+    eval "exec env --default-signal=HUP,INT,QUIT setsid \"\${command[@]}\" $closed"
   ) </dev/null >"$to_out" 2>"$to_err" &
   pid=$!
 }
