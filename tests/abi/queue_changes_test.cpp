@@ -223,6 +223,11 @@ TEST_F(QueueChanges, right_to_write_taken_from_a_uc_queue_pair_in_rts_holds_for_
   };
   memory_[4096] = std::byte{0x5a};
   write(0, 0);
+  // A reliable write behind it is acknowledged when the first one is over: only then the right may come back.
+  const Qp behind = make_qp(cq_.get());
+  connect(behind.get(), behind->qp_num);
+  ASSERT_EQ(post_write(behind.get(), piece(4096, 8), at(128), mr_->rkey), 0);
+  ASSERT_TRUE(await(cq_.get()));
   const auto end = std::chrono::steady_clock::now() + kLimit;
   volatile std::byte* const later = &memory_[64];
   while (*later != std::byte{0x5a} && std::chrono::steady_clock::now() < end) write(64, kAllAccess);

@@ -131,7 +131,13 @@ class WatchedEngine final : public Engine {
   ErrnoOr<std::uint32_t> create_cq(const CompletionQueueSpec& spec) override {
     check(spec.ring, std::uint64_t{spec.entry_bytes} << spec.log_entries);
     check(spec.doorbell_record, 2 * sizeof *spec.doorbell_record);
-    return Engine::create_cq(spec);
+    const ErrnoOr<std::uint32_t> made = Engine::create_cq(spec);
+    if (made) entry_bytes_[*made] = spec.entry_bytes;
+    return made;
+  }
+  Errno resize_cq(std::uint32_t cqn, std::byte* ring, std::uint32_t log_entries) override {
+    check(ring, std::uint64_t{entry_bytes_.at(cqn)} << log_entries);
+    return Engine::resize_cq(cqn, ring, log_entries);
   }
   ErrnoOr<std::uint32_t> create_srq(const SharedReceiveQueueSpec& spec) override {
     check(spec.ring, std::uint64_t{spec.entries} * spec.stride_bytes);
@@ -161,6 +167,7 @@ class WatchedEngine final : public Engine {
   }
 
   Owns owns_;
+  std::map<std::uint32_t, std::uint32_t> entry_bytes_;  // by completion queue
 };
 
 }  // namespace gdx::softhca::uverbs

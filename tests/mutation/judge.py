@@ -100,7 +100,10 @@ def reach(build, out, only, jobs):
     tests = read_tests(build)
 
     def work(switches, name):
-        passed, seconds, reached = switches.run(tests[name])
+        for _ in range(2):  # a busy machine makes some tests fail
+            passed, seconds, reached = switches.run(tests[name])
+            if passed:
+                break
         return name, passed, seconds, reached
 
     noted = json.load(open(f"{out}/reach.json")) if os.path.exists(f"{out}/reach.json") else {}

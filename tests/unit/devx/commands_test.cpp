@@ -432,6 +432,7 @@ class CommandBits : public DevxCommands {
   void sweep_create(const std::string& what, const Mailbox& valid) {
     sweep(what, valid, [this](Input in) {
       const auto made = commands_.create(in, out_);
+      if (made) told_ += fmt::format(", noted under pd {} with {:#x}", made->pd, made->extent);
       return made ? 0 : made.error();
     });
   }

@@ -2,7 +2,6 @@
 // the engine.
 #pragma once
 
-#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <rdma/ib_user_ioctl_verbs.h>
 #include <rdma/ib_user_verbs.h>
@@ -16,11 +15,13 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "tests/fuzz/verbs_request.h"
 #include "tests/fuzz/verbs_surroundings.h"
+#include "tests/hca_text.h"
 
 namespace gdx::softhca::uverbs {
 
@@ -87,15 +88,9 @@ class NotingEngine final : public Engine {
   int cqs = 0;  // that live
 };
 
-inline std::string hex(const void* bytes, std::size_t length) {
-  std::string text;
-  for (std::size_t i = 0; i < length; ++i)
-    text += fmt::format("{:02x}", static_cast<const std::uint8_t*>(bytes)[i]);
-  return text;
-}
 template <typename T>
 std::string bytes_of(const T& value) {
-  return hex(&value, sizeof value);
+  return hex(std::as_bytes(std::span(&value, 1)));
 }
 
 class DeviceNode : public testing::Test {
@@ -163,7 +158,7 @@ class DeviceNode : public testing::Test {
   static std::string read_event(int fd) {
     std::array<std::uint8_t, 128> event{};
     const ssize_t length = recv(fd, event.data(), event.size(), MSG_DONTWAIT);
-    return hex(event.data(), length < 0 ? 0 : static_cast<std::size_t>(length));
+    return hex(std::as_bytes(std::span(event)).first(length < 0 ? 0 : static_cast<std::size_t>(length)));
   }
   static std::string async_event(std::uint64_t element, std::uint32_t type) {
     ib_uverbs_async_event_desc event{};

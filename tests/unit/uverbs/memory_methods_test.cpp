@@ -143,6 +143,12 @@ TEST_F(MemoryMethods, region_has_its_own_range_rights_and_domain_by_each_method)
     EXPECT_EQ(wrong([](Region& it) { ++it.length; }), EINVAL);
     EXPECT_EQ(wrong([](Region& it) { it.length = 0; }), EINVAL);
     EXPECT_EQ(wrong([](Region& it) { it.start = it.iova = 4 * kPageBytes; }), EINVAL);
+    const auto wraps = [](Region& it) {
+      it.start = 0 - kPageBytes;
+      it.iova = 4 * kPageBytes;
+      it.length = 2 * kPageBytes;
+    };
+    EXPECT_EQ(wrong(wraps), EINVAL) << "to within the buffer";
     EXPECT_EQ(wrong([](Region& it) { ++it.iova; }), EINVAL);
     EXPECT_EQ(wrong([](Region& it) { it.access = 1 << 6; }), EINVAL) << "paged on demand";
     EXPECT_EQ(wrong([](Region& it) { it.access = 2; }), EINVAL) << "peers may write, this process may not";
@@ -236,6 +242,11 @@ TEST_F(MemoryMethods, region_registered_again_changes_what_was_asked_for_alone) 
   EXPECT_EQ(refused(1, [this](auto& it) { it.mr_handle = pd_; }), EINVAL);
   EXPECT_EQ(refused(2, [&](auto& it) { it.pd_handle = made[0]; }), EINVAL);
   EXPECT_EQ(refused(4, [](auto& it) { it.access_flags = 2; }), EINVAL);
+  const auto wraps = [](auto& it) {
+    it.start = 8 - kPageBytes;
+    it.length = 2 * kPageBytes;
+  };
+  EXPECT_EQ(refused(1, wraps), EINVAL);
   EXPECT_EQ(refused(1, [this](auto& it) { it.start = it.hca_va = at(kArenaBytes - 64); }), EFAULT);
   if (can_page_in()) {
     EXPECT_EQ(refused(4, [](auto& it) { it.access_flags = 0x41; }), EOPNOTSUPP);

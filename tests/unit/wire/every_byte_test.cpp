@@ -13,11 +13,10 @@
 
 #include "driver-shim/softhca/wire/wire.h"
 #include "tests/unit/roce/pcap_reader.h"
+#include "tests/unit/wire/packets.h"
 
 namespace gdx::softhca::wire {
 namespace {
-
-using Bytes = std::vector<std::byte>;
 
 constexpr std::size_t kSmallest = 16;
 constexpr std::size_t kLargest = 4156;
@@ -54,19 +53,6 @@ Bytes content(std::size_t packet, std::size_t length_bytes) {
   for (std::size_t i = 0; i < length_bytes; ++i)
     bytes[i] = static_cast<std::byte>(packet * 131 + i * 7 + (i >> 8) * 13);
   return bytes;
-}
-
-std::vector<Bytes> receive_all(Wire& wire) {
-  std::vector<Bytes> arrivals;
-  for (int empty = 0; empty < 20; ++empty) {
-    static_cast<void>(wire.arm());  // the next receive() polls descriptors too
-    while (wire.receive(7, [&](const Address&, std::span<const std::byte> datagram) {
-      arrivals.emplace_back(datagram.begin(), datagram.end());
-    }) > 0) {
-      empty = 0;
-    }
-  }
-  return arrivals;
 }
 
 using Flush = std::tuple<Carrier, Pattern, Passage>;

@@ -17,22 +17,15 @@
 #include "driver-shim/softhca/wire/wire.h"
 #include "proto/roce/headers.h"
 #include "tests/unit/roce/pcap_reader.h"
+#include "tests/unit/wire/packets.h"
 
 namespace gdx::softhca::wire {
 namespace {
-
-using Bytes = std::vector<std::byte>;
 
 std::unique_ptr<Wire> open(const UdpConfig& config = {}) {
   Result<std::unique_ptr<Wire>> wire = open_udp(config);
   EXPECT_TRUE(wire) << (wire ? "" : wire.error().message);
   return wire ? std::move(*wire) : nullptr;
-}
-
-void send(Wire& wire, const Address& to, std::uint8_t tag, std::size_t length_bytes) {
-  const std::span<std::byte> packet = wire.begin_packet(to);
-  std::fill_n(packet.begin(), length_bytes, std::byte{tag});
-  wire.commit_packet(to, length_bytes);
 }
 
 bool kernel_segments() {
@@ -41,16 +34,6 @@ bool kernel_segments() {
   const bool known = setsockopt(fd, SOL_UDP, UDP_SEGMENT, &off, sizeof off) == 0;
   close(fd);
   return known;
-}
-
-// Loopback delivers within the send call, so one pass finds everything.
-std::vector<Bytes> receive_all(Wire& wire) {
-  std::vector<Bytes> arrivals;
-  while (wire.receive(7, [&](const Address&, std::span<const std::byte> datagram) {
-    arrivals.emplace_back(datagram.begin(), datagram.end());
-  }) > 0) {
-  }
-  return arrivals;
 }
 
 // Returns the packets sent from `a` that arrive at `b` as marked by a switch.
