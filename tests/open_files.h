@@ -25,7 +25,7 @@ inline rlim_t next_open_file() {
   return static_cast<rlim_t>(next);
 }
 
-// Open files get numbers below `files` only, until the end of the scope.
+// Lets new files get numbers below `files` only, until the end of the scope.
 class OpenFileLimit {
  public:
   explicit OpenFileLimit(rlim_t files) {

@@ -1,7 +1,6 @@
 // Sockets of RDMA netlink through each call of libc: addresses, flags, short buffers, bounds, as the kernel
 // has them.
 #include <fcntl.h>
-#include <sys/resource.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -107,8 +106,6 @@ TEST_F(RdmaNetlink, sockets_and_duplicates_have_their_flags_and_leave_nothing_be
 }
 
 TEST_F(RdmaNetlink, socket_without_descriptors_is_emfile_and_leaves_none) {
-  rlimit files{};
-  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &files), 0);
   std::vector<int> filled = {dup(STDERR_FILENO)};
   while (filled.back() < 64) filled.push_back(dup(STDERR_FILENO));
   const int next = filled.back();
@@ -116,12 +113,14 @@ TEST_F(RdmaNetlink, socket_without_descriptors_is_emfile_and_leaves_none) {
   filled.pop_back();
   const std::size_t before = test::open_files();
   for (const rlim_t left : {0, 1, 2, 3}) {
-    const rlimit few{static_cast<rlim_t>(next) + left, files.rlim_max};
-    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
-    errno = 0;
-    const int fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_RDMA);
-    const int error = errno;
-    EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &files), 0);
+    int fd = -1;
+    int error = 0;
+    {
+      const test::OpenFileLimit few(static_cast<rlim_t>(next) + left);
+      errno = 0;
+      fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_RDMA);
+      error = errno;
+    }
     EXPECT_EQ(fd >= 0, left >= 2) << left;
     if (fd < 0) {
       EXPECT_EQ(error, EMFILE);

@@ -210,7 +210,7 @@ TEST_F(QueueChanges, queue_pair_attribute_changed_alone_reads_back_and_leaves_th
   change_alone(IBV_QP_PATH_MIG_STATE, [](ibv_qp_attr& of) { of.path_mig_state = IBV_MIG_MIGRATED; });
 }
 
-// UC refuses in silence: a later WRITE under a right that is there again says that the first one is over.
+// UC refuses in silence, so a later WRITE under a right that is there again shows that others arrive.
 TEST_F(QueueChanges, right_to_write_taken_from_a_uc_queue_pair_in_rts_holds_for_the_next_write) {
   const Qp qp = make_qp(cq_.get(), IBV_QPT_UC);
   connect(qp.get(), qp->qp_num);
@@ -223,11 +223,12 @@ TEST_F(QueueChanges, right_to_write_taken_from_a_uc_queue_pair_in_rts_holds_for_
   };
   memory_[4096] = std::byte{0x5a};
   write(0, 0);
-  // A reliable write behind it is acknowledged when the first one is over: only then the right may come back.
+  // Waits for a reliable write behind it. Its acknowledgement says that the first one is over.
   const Qp behind = make_qp(cq_.get());
   connect(behind.get(), behind->qp_num);
   ASSERT_EQ(post_write(behind.get(), piece(4096, 8), at(128), mr_->rkey), 0);
-  ASSERT_TRUE(await(cq_.get()));
+  const auto over = await(cq_.get());
+  ASSERT_TRUE(over && over->status == IBV_WC_SUCCESS);
   const auto end = std::chrono::steady_clock::now() + kLimit;
   volatile std::byte* const later = &memory_[64];
   while (*later != std::byte{0x5a} && std::chrono::steady_clock::now() < end) write(64, kAllAccess);

@@ -91,6 +91,10 @@ class Request {
     std::ranges::find(attributes_, id, &ib_uverbs_attr::attr_id)->len = static_cast<std::uint16_t>(length);
     return *this;
   }
+  Request& leave_out(std::uint16_t id) {
+    std::erase_if(attributes_, [id](const ib_uverbs_attr& it) { return it.attr_id == id; });
+    return *this;
+  }
 
  private:
   Request& add(std::uint16_t id, std::vector<std::uint8_t> bytes, bool inside) {

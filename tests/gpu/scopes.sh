@@ -84,7 +84,7 @@ def scopes_of_counters(lines):
     return sorted(one.split(".")[2].rstrip(";") for one, after in zip(stores, stores[1:])
                   if one.startswith("fence") and after.startswith("st.relaxed.gpu"))
 
-# Others publish what a thread marks. The turn goes to another thread of this GPU, and a failure to the host.
+# Marks are for other threads, which publish. The turn goes to another thread of this GPU, and a failure to the host.
 for placement, scope in (("PlacementE1", "gpu"), ("PlacementE0", "sys")):
     [late] = [kernels[name] for name in kernels if re.search("12publish_late.*" + placement, name)]
     if scopes_of_rings(late) != [[scope, scope]]:

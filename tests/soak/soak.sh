@@ -144,7 +144,8 @@ start() {
   (
     exec 9<&-
     $limit 2>/dev/null
-    # Below a shell that starts it in the background, and below nohup, a process ignores some.
+    # Signals that a process ignores in a shell's background, or below nohup. SIGQUIT would leave a core.
+    ulimit -c 0
     eval "exec env --default-signal=HUP,INT,QUIT setsid \"\${command[@]}\" $closed"
   ) </dev/null >"$to_out" 2>"$to_err" &
   pid=$!

@@ -38,6 +38,7 @@ TEST(Thresholds, range_that_reaches_the_largest_size_has_no_limit) {
             (ModeTable{8, kNoSizeLimit, kNoSizeLimit}));
   EXPECT_EQ(table_of({at(8, 10, 20, 30, 40), at(4096, kNone, 20, 10, 30)}), (ModeTable{8, 8, kNoSizeLimit}));
   EXPECT_EQ(table_of({at(8, 40, 30, 20, 10), at(4096, kNone, 20, 20, 10)}), (ModeTable{0, 0, 0}));
+  EXPECT_EQ(table_of({at(8, 10, 20, 30, 40), at(64, 10, 20, 30, 40)}), (ModeTable{64, 64, kNoSizeLimit}));
 }
 
 TEST(Thresholds, missing_modes_are_never_chosen) {

@@ -16,6 +16,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
+#include "host/bootstrap/local_socket.h"
 #include "host/daemon/server.h"
 #include "host/ipc/daemon.h"
 #include "host/memory/memory.h"
@@ -117,6 +119,20 @@ TEST_F(DaemonServer, socket_has_the_rights_of_the_options_and_the_lock_its_owner
   std::filesystem::create_symlink("/dev/null", path_ + ".lock");
   EXPECT_THAT(Server::listen({.path = path_}).error().message, HasSubstr(path_ + ".lock: Too many levels"));
   std::filesystem::remove(path_ + ".lock");
+}
+
+TEST_F(DaemonServer, requests_ahead_of_a_users_rate_wait_and_are_all_answered) {
+  constexpr std::uint32_t kAtOnce = 20;
+  Limits limits;
+  limits.group.max_requests_per_s = kAtOnce;
+  start(limits);
+  const Descriptor client = must(bootstrap::connect_local(path_));
+  const std::uint64_t deadline_ns = monotonic_ns() + 30'000'000'000;
+  const std::byte nonsense{};
+  for (std::uint32_t i = 0; i < kAtOnce + 4; ++i)
+    ASSERT_TRUE(bootstrap::send_local(client, {&nonsense, 1}, {}, deadline_ns));
+  for (std::uint32_t i = 0; i < kAtOnce + 4; ++i)
+    ASSERT_TRUE(bootstrap::receive_local(client, deadline_ns)) << i;
 }
 
 // Of each figure as many as of no other.

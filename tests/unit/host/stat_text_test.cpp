@@ -45,7 +45,7 @@ TEST(StatText, has_each_figure_and_of_a_later_picture_the_rates) {
   then["clients"][0]["endpoints"][1]["posted_blocks"] = 704;  // modulo 2^32
   then["clients"][1]["endpoints"][0]["posted_blocks"] = 5025;
   then["clients"][1]["endpoints"][1]["posted_blocks"] = 12;  // made again
-  then["clients"][3]["endpoints"][0]["qpn"] = 4;  // a new one
+  then["clients"][3]["endpoints"][0]["qpn"] = 4;             // a new one
   expect_text("stat.txt",
               stat_text(first, Json::object(), 0) + "\n2.5 s later\n" + stat_text(then, first, 2.5));
 }

@@ -50,7 +50,7 @@ TEST(WorldTurns, puts_share_the_wire_packet_by_packet) {
               (std::vector<std::uint64_t>{6 * kPacket, 8 * kPacket}))
         << name(mode);
   }
-  // 256 KiB ahead: 64 packets of the first put, and then one of each in turn.
+  // Reads 256 KiB ahead: 64 packets of the first put, and then one of each in turn.
   config.fetch_ahead_bytes = WorldConfig().fetch_ahead_bytes;
   EXPECT_EQ(delivered_at_completions(config, Mode::kPull, 128 * kPacket, 2),
             (std::vector<std::uint64_t>{191 * kPacket, 256 * kPacket}));

@@ -154,6 +154,8 @@ TEST_F(MemoryMethods, region_has_its_own_range_rights_and_domain_by_each_method)
     EXPECT_EQ(wrong([](Region& it) { it.access = 2; }), EINVAL) << "peers may write, this process may not";
     EXPECT_EQ(wrong([](Region& it) { it.pd = 99; }), ENOENT);
     EXPECT_EQ(wrong([](Region& it) { it.fd = 900; }), EBADF);
+    for (const std::uint16_t id : {how.pd, how.start, how.length, how.iova, how.access})
+      EXPECT_NE(make_region(how, whole).leave_out(id).run(*context_), 0) << id;
     for (const std::uint16_t id : {how.lkey, how.rkey}) {
       auto refused = make_region(how, whole);
       EXPECT_EQ(refused.redirect(id, kNowhere).run(*context_), EFAULT);
@@ -300,7 +302,8 @@ TEST_F(MemoryMethods, device_memory_takes_the_first_place_that_fits_and_gives_it
       .out(MLX5_IB_ATTR_QUERY_DM_RESP_LENGTH, 8);
   ASSERT_EQ(query.run(*context_), 0);
   EXPECT_EQ(query.answer<std::uint64_t>(MLX5_IB_ATTR_QUERY_DM_RESP_LENGTH), 3 * kPageBytes - 100);
-  const auto region = [&](std::uint64_t offset, std::uint64_t length, std::uint32_t access) {
+  const auto region = [&](std::uint64_t offset, std::uint64_t length, std::uint32_t access,
+                          std::uint16_t left_out = 0xffff) {
     Request request(UVERBS_OBJECT_MR, UVERBS_METHOD_DM_MR_REG, nothing_);
     request.handle(UVERBS_ATTR_REG_DM_MR_HANDLE, 0)
         .handle(UVERBS_ATTR_REG_DM_MR_PD_HANDLE, pd_)
@@ -309,7 +312,8 @@ TEST_F(MemoryMethods, device_memory_takes_the_first_place_that_fits_and_gives_it
         .in(UVERBS_ATTR_REG_DM_MR_LENGTH, length)
         .in(UVERBS_ATTR_REG_DM_MR_ACCESS_FLAGS, access)
         .out(UVERBS_ATTR_REG_DM_MR_RESP_LKEY, 4)
-        .out(UVERBS_ATTR_REG_DM_MR_RESP_RKEY, 4);
+        .out(UVERBS_ATTR_REG_DM_MR_RESP_RKEY, 4)
+        .leave_out(left_out);
     return request.run(*context_);
   };
   constexpr std::uint64_t kEnd = 3 * kPageBytes - 100;
@@ -325,6 +329,9 @@ TEST_F(MemoryMethods, device_memory_takes_the_first_place_that_fits_and_gives_it
   EXPECT_EQ(region(0 - std::uint64_t{64}, 128, 0x2f), EINVAL) << "wraps";
   EXPECT_EQ(region(kEnd + 1, 0, 0x2f), EINVAL);
   EXPECT_EQ(region(64, 64, 0xf), EINVAL) << "not zero-based";
+  for (const auto id :
+       {UVERBS_ATTR_REG_DM_MR_OFFSET, UVERBS_ATTR_REG_DM_MR_LENGTH, UVERBS_ATTR_REG_DM_MR_ACCESS_FLAGS})
+    EXPECT_EQ(region(64, 64, 0x2f, id), EINVAL) << id;
   EXPECT_EQ(region(64, 64, 0x3f), EINVAL) << "may be bound";
 }
 

@@ -18,7 +18,7 @@ inline void send(Wire& wire, const Address& to, std::uint8_t tag, std::size_t le
   wire.commit_packet(to, length_bytes);
 }
 
-// Polls until nothing has come for a while, because descriptors are polled every 20 us only.
+// Polls until nothing has come for a while, because shared memory polls descriptors every 20 us only.
 inline std::vector<Bytes> receive_all(Wire& wire) {
   std::vector<Bytes> arrivals;
   for (int empty = 0; empty < 20; ++empty) {

@@ -3,10 +3,8 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <memory>
 #include <utility>
-#include <vector>
 
 #include "driver-shim/softhca/wire/links.h"
 #include "driver-shim/softhca/wire/wire.h"
