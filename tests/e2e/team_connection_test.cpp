@@ -1,4 +1,6 @@
 // Connections of a team: made by first use, asked for by the host, and with ranks that die.
+#include <optional>
+
 #include "tests/e2e/team_of_ranks.h"
 
 namespace gdx {
@@ -253,6 +255,7 @@ TEST_F(TeamOfRanks, rank_that_dies_while_it_is_asked_is_unreachable_by_name) {
 
 TEST_F(TeamOfRanks, lost_rank_is_named_by_close) {
   if (world().size() < 2) GTEST_SKIP() << "needs two ranks";
+  std::optional<Team> unclosed(made());
   Team team = made();
   if (team.rank() == last()) _exit(::testing::UnitTest::GetInstance()->Failed() ? 1 : 0);
   const auto closed = team.close();
@@ -260,6 +263,10 @@ TEST_F(TeamOfRanks, lost_rank_is_named_by_close) {
   EXPECT_EQ(closed.error().status, Status::kPeerGone);
   EXPECT_THAT(closed.error().message, HasSubstr("rank " + std::to_string(last())));
   EXPECT_EQ(team.handle().size, 0u);
+  ::testing::internal::CaptureStderr();
+  unclosed.reset();
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              ::testing::ContainsRegex("error: a team's end: .*rank " + std::to_string(last())));
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <random>
 #include <unordered_set>
 #include <utility>
@@ -137,6 +138,21 @@ TEST_F(MemoryTableTest,
       << "nobody may write what is below";
   spec.pieces = {{scattered, 0}, {scattered, 8, 8}};
   EXPECT_EQ(table_.resolve(table_.add(spec, random_), kUser, 0, 8, kRemoteRead), nullptr);
+}
+
+TEST_F(MemoryTableTest, range_to_page_in_lies_within_its_key) {
+  const std::uint32_t key = add(kIova, kOnDemand);
+  const auto find = [&](std::uint64_t address, std::uint64_t length_bytes) {
+    return table_.find_paged(key, kPd, address, length_bytes, false);
+  };
+  EXPECT_EQ(find(kIova + 50, 50).value_or(nullptr), bytes_.data() + 50);
+  const std::pair<std::uint64_t, std::uint64_t> outside[] = {
+      {kIova - 1, 1}, {kIova + 50, 51}, {kIova + 100, 1}, {kIova + 101, 0}, {kIova + 1, ~std::uint64_t{0}}};
+  for (const auto& [address, length_bytes] : outside) {
+    const auto found = find(address, length_bytes);
+    ASSERT_FALSE(found) << address - kIova << " " << length_bytes;
+    EXPECT_EQ(found.error(), EFAULT);
+  }
 }
 
 TEST_F(MemoryTableTest, paged_key_resolves_what_is_mapped_and_as_it_may_be_used) {

@@ -258,6 +258,7 @@ class EndpointWiring : public ::testing::Test {
         0);
     expect_fields("INIT2RTR_QP", wired.sent(prm::Opcode::kInit2Rtr),
                   {{FIELD(kPathSourceGidIndex), hca_->gid_index()},
+                   {FIELD(kPathPort), hca_->port()},
                    {FIELD(kOrderingForce), 1},
                    {FIELD(kLagPortAffinity), 0}});
     EXPECT_GE(prm::get32(wired.sent(prm::Opcode::kInit2Rtr), prm::qp::kPathUdpSourcePort), 0xc000u);

@@ -7,8 +7,10 @@
 #include <sys/un.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <string>
 #include <vector>
 
 #include "base/clock.h"
@@ -172,6 +174,7 @@ TEST_F(HostilePeer, silent_and_babbling_callers_are_forgotten) {
   const std::string text = "gdx-softhca-ring-1/" + victim->local().text();
   text.copy(name.sun_path + 1, text.size());
   const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + text.size());
+  testing::internal::CaptureStderr();
   for (int i = 0; i < 40; ++i) {
     Descriptor caller(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     ASSERT_EQ(connect(caller.value(), reinterpret_cast<const sockaddr*>(&name), length), 0);
@@ -180,6 +183,10 @@ TEST_F(HostilePeer, silent_and_babbling_callers_are_forgotten) {
     EXPECT_TRUE(receive_all(*victim).empty());
     callers.push_back(std::move(caller));
   }
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(said, testing::EndsWith(victim->local().text() +
+                                      ": a caller on this host sent no call of an HCA; refused\n"));
+  EXPECT_EQ(std::ranges::count(said, '\n'), 1) << said;
   EXPECT_FALSE(drain_wakeups(callers[0].value())) << "babbled";
   EXPECT_FALSE(drain_wakeups(callers[1].value())) << "was silent for too long";
   EXPECT_TRUE(drain_wakeups(callers[39].value())) << "may yet speak";
