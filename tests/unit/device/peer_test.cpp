@@ -338,6 +338,9 @@ TEST(PeerCalls, values_gets_and_atomics_do_what_they_say) {
         EXPECT_EQ(local_words[1], 50u);
         gdx_fence(ep);
         ASSERT_EQ(gdx_put_value(ep, region.remote() + 11, std::uint32_t{0xa1b2c3d4}), Status::kOk);
+        ASSERT_EQ(gdx_put_value(ep, region.remote() + 24, std::uint8_t{0x12}), Status::kOk);
+        ASSERT_EQ(gdx_put_value(ep, region.remote() + 26, std::uint16_t{0x3456}), Status::kOk);
+        ASSERT_EQ(gdx_put_value(ep, region.remote() + 32, std::array<std::uint64_t, 2>{7, 8}), Status::kOk);
         ASSERT_EQ(gdx_signal(ep, region.remote() + 16, 5, SignalOp::kAdd), Status::kOk);
         ASSERT_EQ(gdx_get(ep, local, region.remote() + 64, 64), Status::kOk);
         ASSERT_EQ(gdx_flush(ep), Status::kOk);
@@ -347,7 +350,10 @@ TEST(PeerCalls, values_gets_and_atomics_do_what_they_say) {
   EXPECT_EQ(region.word(0), 50u);
   EXPECT_EQ(region.word(1), std::uint64_t{0xa1b2c3d4} << 24);
   EXPECT_EQ(region.word(2), 5u);
-  EXPECT_EQ(nic.state().messages, 6u);
+  EXPECT_EQ(region.word(3), 0x34560012u);
+  EXPECT_EQ(region.word(4), 7u);
+  EXPECT_EQ(region.word(5), 8u);
+  EXPECT_EQ(nic.state().messages, 9u);
 }
 
 TEST(PeerCalls, adds_of_several_kernels_are_all_counted) {

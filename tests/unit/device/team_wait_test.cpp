@@ -35,6 +35,8 @@ TEST_F(Team, call_to_a_rank_that_cannot_be_connected_ends_with_the_reason) {
 TEST_F(Team, flush_after_a_rank_is_gone_fails_what_was_posted_to_it) {
   EXPECT_EQ(status_of([&](auto& t) { return gdx_put(t, heap(), heap(), 8, kNative); }), Status::kOk);
   connect(0, kNative, PeerWay::kGone);
+  EXPECT_EQ(status_of([&](auto& t) { return gdx_flush(t, kNative - 1); }), Status::kOk);
+  EXPECT_EQ(status_of([&](auto& t) { return gdx_flush(t, kNative + 1); }), Status::kOk);
   EXPECT_EQ(status_of([&](auto& t) { return gdx_flush(t, kNative); }), Status::kPeerUnreachable);
   EXPECT_EQ(status_of([&](auto& t) { return gdx_quiet(t); }), Status::kPeerUnreachable);
   EXPECT_EQ(fault_.rank, kNative);

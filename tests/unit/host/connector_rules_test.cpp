@@ -281,8 +281,10 @@ TEST_F(ConnectorCalls, contradiction_is_refused_by_name) {
   ConnectorLetter other = letter_of(kAsk, 1, 0);
   other.address.qpn = 5;
   connector.received(0, 40, other);
-  EXPECT_THAT(port.take().front(),
-              ::testing::HasSubstr("rank 1 named another endpoint than before on lane 0"));
+  const std::string why =
+      "invalid argument: rank 1 named another endpoint than before on lane 0: end it, and run the same gdx "
+      "on all ranks";
+  EXPECT_THAT(port.take(), ElementsAre("gone 1.0, " + why, "refusal by 40 to 1 of 0, lane 0: " + why));
 }
 
 }  // namespace
