@@ -44,6 +44,23 @@ class CmCommands : public testing::Test {
     return at.sent.empty() &&
            program_.event().event == static_cast<std::uint32_t>(ProgramEvent::kConnectRequest);
   }
+  // Connects the peer to a listener of the program. Returns the peer's last message.
+  Message connected(PortHca& hca) {
+    program_.listen_at(first_address);
+    deliver(hca, request_for(7471, 5));
+    const std::uint32_t id = program_.event().id;
+    rdma_ucm_conn_param accepted{};
+    accepted.valid = 1;
+    EXPECT_EQ(program_.accept(id, accepted, 1), 0);
+    Message ready;
+    ready.type = MessageType::kRtu;
+    ready.local_id = 5;
+    ready.remote_id = hca.sent.back().local_id;
+    EXPECT_NE(hca.agent().next_deadline_ns(), cm::kNever);
+    deliver(hca, ready);
+    EXPECT_EQ(hca.agent().next_deadline_ns(), cm::kNever);
+    return ready;
+  }
   // Calls with each command that names an id, with room for any answer.
   template <typename Call>
   static void for_each_command(std::uint32_t id, int fd, Call call) {
@@ -499,27 +516,29 @@ TEST_F(CmCommands, unread_request_moves_with_its_listener_and_becomes_an_id_of_t
 }
 
 TEST_F(CmCommands, end_of_the_program_says_goodbye_until_it_is_confirmed) {
-  program_.listen_at(first_address);
   PortHca& hca = *program_.hcas[0];
-  deliver(hca, request_for(7471, 5));
-  const std::uint32_t id = program_.event().id;
-  rdma_ucm_conn_param accepted{};
-  accepted.valid = 1;
-  ASSERT_EQ(program_.accept(id, accepted, 1), 0);
-  Message ready;
-  ready.type = MessageType::kRtu;
-  ready.local_id = 5;
-  ready.remote_id = hca.sent.back().local_id;
-  EXPECT_NE(hca.agent().next_deadline_ns(), cm::kNever);
-  deliver(hca, ready);
-  EXPECT_EQ(hca.agent().next_deadline_ns(), cm::kNever);
+  Message from_peer = connected(hca);
   EXPECT_EQ(program_.node.try_say_goodbye(monotonic_ns()), 1u);
   EXPECT_EQ(hca.sent.back().type, MessageType::kDreq);
-  ready.type = MessageType::kDrep;
-  deliver(hca, ready);
+  from_peer.type = MessageType::kDrep;
+  deliver(hca, from_peer);
   EXPECT_EQ(program_.node.try_say_goodbye(monotonic_ns()), 0u);
   EXPECT_FALSE(listens(hca));
   deliver_all(network_, kLongNs);
+}
+
+TEST_F(CmCommands, closed_file_says_goodbye_again_until_it_is_confirmed) {
+  PortHca& hca = *program_.hcas[0];
+  Message from_peer = connected(hca);
+  hca.sent.clear();
+  program_.node.close_file(program_.fd);
+  deliver_all(network_, kLongNs);
+  ASSERT_EQ(hca.sent.size(), 2u);
+  for (const Message& sent : hca.sent) EXPECT_EQ(sent.type, MessageType::kDreq);
+  from_peer.type = MessageType::kDrep;
+  deliver(hca, from_peer);
+  deliver_all(network_, 2 * kLongNs);
+  EXPECT_EQ(hca.sent.size(), 2u);
 }
 
 TEST_F(CmCommands, file_has_the_flags_that_it_is_opened_with) {
