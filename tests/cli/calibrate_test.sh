@@ -40,6 +40,10 @@ assert [row["bytes"] for row in printed["rows"]] == sorted([28, 220] + [8 << i f
 assert all(("inline_ns" in row) == (row["bytes"] <= 220) for row in printed["rows"]), printed["rows"]
 assert (printed["queues"], printed["bounce_slot_count"], printed["bounce_slot_bytes"]) == ("host", 64, 65536), printed
 PYTHON
+    # Hardware has no probe of BlueFlame before this one.
+    run 120 env GDX_DOORBELL=blueflame GDX_SOFTHCA_FAULT=disguised XDG_CONFIG_HOME="$folder/other" "$gdx" calibrate --softhca "${quick[@]}"
+    expect_status 0
+    expect 'measured on HCA gdx0 \(firmware '
     ;;
   chosen)
     run 100 "$gdx" run -- "$gdx" info
