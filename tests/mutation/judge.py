@@ -54,7 +54,8 @@ class Switches:
     """The file of switches of one test at a time."""
 
     def __init__(self):
-        self.file = tempfile.NamedTemporaryFile(prefix="gdx-mutants-", dir=MEMORY)
+        # Not in memory, over which the soak mounts its own.
+        self.file = tempfile.NamedTemporaryFile(prefix="gdx-mutants-", dir="/var/tmp")
 
     def run(self, test, on=(), timeout_s=None):
         """Runs a test with mutants `on`. Returns (passed, seconds, mutants reached); a skip passes."""

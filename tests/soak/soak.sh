@@ -17,7 +17,7 @@ if [ "${GDX_SOAK_INSIDE:-}" != yes ]; then
   [ "$(id -u)" -eq 0 ] && own=(unshare --net --mount --pid --fork --kill-child --mount-proc)
   "${own[@]}" true 2>/dev/null ||
     { echo "SKIPPED: the soak needs namespaces of its own: run it as root, or allow user namespaces"; exit 77; }
-  folder=$(mktemp -d)
+  folder=$(mktemp -d -p /tmp) # not below /dev/shm, which it mounts over
   trap 'rmdir "$folder"' EXIT
   GDX_SOAK_INSIDE=yes GDX_SOAK_FOLDER=$folder "${own[@]}" "$0" "$gdx" "$seconds" "$seed" ${only:+"$only"}
   exit
@@ -144,8 +144,8 @@ start() {
   (
     exec 9<&-
     $limit 2>/dev/null
-    # Signals that a process ignores in a shell's background, or below nohup. SIGQUIT would leave a core.
-    ulimit -c 0
+    ulimit -c 0 # against cores of SIGQUIT
+    # Undoes that a shell's background, or nohup, ignores these signals.
     eval "exec env --default-signal=HUP,INT,QUIT setsid \"\${command[@]}\" $closed"
   ) </dev/null >"$to_out" 2>"$to_err" &
   pid=$!

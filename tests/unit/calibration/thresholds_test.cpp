@@ -33,7 +33,7 @@ TEST(Thresholds, are_the_largest_sizes_at_which_each_mode_wins) {
             (ModeTable{8, 256, 4096}));
 }
 
-TEST(Thresholds, range_that_reaches_the_largest_size_has_no_limit) {
+TEST(Thresholds, range_that_reaches_the_largest_size_has_no_limit_unless_it_is_inlines) {
   EXPECT_EQ(table_of({at(8, 10, 20, 30, 40), at(4096, kNone, 10, 20, 30)}),
             (ModeTable{8, kNoSizeLimit, kNoSizeLimit}));
   EXPECT_EQ(table_of({at(8, 10, 20, 30, 40), at(4096, kNone, 20, 10, 30)}), (ModeTable{8, 8, kNoSizeLimit}));

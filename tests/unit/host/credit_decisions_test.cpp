@@ -8,22 +8,10 @@
 #include <string_view>
 #include <vector>
 
-#include "host/staging/credit_exchange.h"
 #include "host/staging/credit_scheduler.h"
 
 namespace gdx {
 namespace {
-
-TEST(UnlimitedCredits, are_of_each_slot_and_of_no_other) {
-  HeldSlot held[5] = {{9, 9}, {9, 9}, {9, 9}, {9, 9}, {9, 9}};
-  StagingHandle pool{};
-  pool.held = held;
-  pool.slot_count = 4;
-  std::uint64_t grants = 0;
-  EXPECT_EQ(unlimited_credits(pool, &grants).filled % 4, 0u);
-  for (std::uint32_t slot = 0; slot < 4; ++slot) EXPECT_EQ(held[slot].slot, slot);
-  EXPECT_EQ(held[4].slot, 9u);
-}
 
 struct Step {
   const char* events;  // calls of the scheduler with their numbers

@@ -445,5 +445,19 @@ TEST_F(Hostile, slot_may_come_and_go_for_ever) {
   EXPECT_EQ(exchange_.scheduler().leased(liar_), 1u);
 }
 
+TEST(UnlimitedCredits, are_of_each_slot_and_of_no_other) {
+  HeldSlot held[5] = {{9, 9}, {9, 9}, {9, 9}, {9, 9}, {9, 9}};
+  StagingHandle pool{};
+  pool.held = held;
+  pool.slot_count = 4;
+  std::uint64_t grants = 0;
+  const StagingState state = unlimited_credits(pool, &grants);
+  EXPECT_EQ(state.ready, 1u << 31);
+  EXPECT_EQ(state.filled, 0u);
+  EXPECT_EQ(limit_of(grants), kUnlimitedSlots);
+  for (std::uint32_t slot = 0; slot < 4; ++slot) EXPECT_EQ(held[slot].slot, slot);
+  EXPECT_EQ(held[4].slot, 9u);
+}
+
 }  // namespace
 }  // namespace gdx

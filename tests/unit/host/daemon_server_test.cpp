@@ -121,7 +121,7 @@ TEST_F(DaemonServer, socket_has_the_rights_of_the_options_and_the_lock_its_owner
   std::filesystem::remove(path_ + ".lock");
 }
 
-TEST_F(DaemonServer, requests_ahead_of_a_users_rate_wait_and_are_all_answered) {
+TEST_F(DaemonServer, requests_ahead_of_a_users_rate_are_all_answered) {
   constexpr std::uint32_t kAtOnce = 20;
   Limits limits;
   limits.group.max_requests_per_s = kAtOnce;

@@ -66,7 +66,7 @@ class Supervision : public ::testing::Test {
       setpgid(0, 0);
       reader_.close();
       if (dup2(writer.value(), kHeld) != kHeld || fcntl(kHeld, F_SETFD, 0) != 0) _exit(98);
-      // Takes back that a shell's background, or nohup, ignores some.
+      // Undoes that a shell's background, or nohup, ignores some of them.
       for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT}) std::signal(signal, SIG_DFL);
       first();
       const auto status = launch(options);

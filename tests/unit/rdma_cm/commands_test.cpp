@@ -52,6 +52,8 @@ class CmCommands : public testing::Test {
     rdma_ucm_conn_param accepted{};
     accepted.valid = 1;
     EXPECT_EQ(program_.accept(id, accepted, 1), 0);
+    EXPECT_FALSE(hca.sent.empty());
+    if (hca.sent.empty()) return {};
     Message ready;
     ready.type = MessageType::kRtu;
     ready.local_id = 5;

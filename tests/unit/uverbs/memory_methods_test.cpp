@@ -155,7 +155,7 @@ TEST_F(MemoryMethods, region_has_its_own_range_rights_and_domain_by_each_method)
     EXPECT_EQ(wrong([](Region& it) { it.pd = 99; }), ENOENT);
     EXPECT_EQ(wrong([](Region& it) { it.fd = 900; }), EBADF);
     for (const std::uint16_t id : {how.pd, how.start, how.length, how.iova, how.access})
-      EXPECT_NE(make_region(how, whole).leave_out(id).run(*context_), 0) << id;
+      EXPECT_EQ(make_region(how, whole).leave_out(id).run(*context_), EINVAL) << id;
     for (const std::uint16_t id : {how.lkey, how.rkey}) {
       auto refused = make_region(how, whole);
       EXPECT_EQ(refused.redirect(id, kNowhere).run(*context_), EFAULT);
@@ -193,6 +193,9 @@ TEST_F(MemoryMethods, region_of_memory_that_is_not_the_programs_is_refused) {
     EXPECT_EQ(error_of(IB_USER_VERBS_CMD_REG_MR, core), wrong.error == ENOENT ? EINVAL : wrong.error);
   }
   EXPECT_EQ(error_of_region(kAddress, {pd_, end - 8192, 8192, end - 8192, 4}), 0) << "of which peers read";
+  for (const std::uint16_t id :
+       {kAddress.pd, kAddress.start, kAddress.length, kAddress.iova, kAddress.access})
+    EXPECT_EQ(make_region(kAddress, valid).leave_out(id).run(*context_), EINVAL) << id;
   auto both = make_region(kAddress, valid);
   EXPECT_EQ(both.handle(kAttrRegMrFd, 3).run(*context_), EINVAL);
   EXPECT_EQ(error_of_region(kFile, valid), EINVAL) << "an offset into no file";
@@ -288,6 +291,8 @@ TEST_F(MemoryMethods, device_memory_takes_the_first_place_that_fits_and_gives_it
   EXPECT_EQ(destroy(UVERBS_OBJECT_DM, UVERBS_METHOD_DM_FREE, second), 0);
   EXPECT_EQ(allocate(kPageBytes, 13).run(*context_), EINVAL);
   EXPECT_EQ(allocate(0, 12).run(*context_), EINVAL);
+  for (const auto id : {UVERBS_ATTR_ALLOC_DM_LENGTH, UVERBS_ATTR_ALLOC_DM_ALIGNMENT})
+    EXPECT_EQ(allocate(kPageBytes, 12).leave_out(id).run(*context_), EINVAL) << id;
   EXPECT_EQ(allocate(4 * kPageBytes + 1, 12).run(*context_), ENOMEM);
   for (const std::uint16_t id : std::initializer_list<std::uint16_t>{MLX5_IB_ATTR_ALLOC_DM_RESP_START_OFFSET,
                                                                      MLX5_IB_ATTR_ALLOC_DM_RESP_PAGE_INDEX}) {

@@ -1,4 +1,7 @@
 // Changes of a queue pair by modify_qp: what reaches the engine, what a query tells, and what is refused.
+#include <algorithm>
+
+#include "driver-shim/softhca/wire/addressing.h"
 #include "tests/unit/uverbs/queue_node.h"
 
 namespace gdx::softhca::uverbs {

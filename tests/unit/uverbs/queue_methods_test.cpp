@@ -1,4 +1,5 @@
 // Methods on queues: the specifications that reach the engine, whole, and what is refused.
+#include "driver-shim/softhca/uverbs/queue_objects.h"
 #include "tests/unit/uverbs/queue_node.h"
 
 namespace gdx::softhca::uverbs {

@@ -1,10 +1,8 @@
-// Queues of the device node by their methods, whole, as tests ask for them.
+// Methods on queues of the device node, and the queues that tests ask for.
 #pragma once
 
 #include <functional>
 
-#include "driver-shim/softhca/uverbs/queue_objects.h"
-#include "driver-shim/softhca/wire/addressing.h"
 #include "tests/unit/uverbs/device_node.h"
 
 namespace gdx::softhca::uverbs {
