@@ -26,6 +26,7 @@ endfunction()
 function(gdx_mutant_test name target)
   cmake_parse_arguments(PARSE_ARGV 2 arg "" "TIMEOUT_S" "ENVIRONMENT")
   set_target_properties(${target} PROPERTIES EXCLUDE_FROM_ALL ON)
+  gdx_compiled_apart(${target})
   target_compile_options(${target} PRIVATE -w)  # a bug may leave a parameter unused
   gdx_add_test(${name} mutant COMMAND ${target} ${arg_UNPARSED_ARGUMENTS} NEEDS ${target} TIMEOUT_S "${arg_TIMEOUT_S}"
     ENVIRONMENT ${arg_ENVIRONMENT})

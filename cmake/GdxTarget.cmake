@@ -15,9 +15,14 @@ function(gdx_target name)
   target_compile_features(${name} PUBLIC ${standard})
   target_include_directories(${name} PUBLIC
     $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/gdx>)
-  set_target_properties(${name} PROPERTIES CXX_EXTENSIONS OFF POSITION_INDEPENDENT_CODE ON)
+  set_target_properties(${name} PROPERTIES CXX_EXTENSIONS OFF POSITION_INDEPENDENT_CODE ON
+    UNITY_BUILD ${GDX_UNITY} UNITY_BUILD_BATCH_SIZE 12)
   target_compile_options(${name} PRIVATE
     $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion>)
+  if(GDX_UNITY)
+    # GCC takes an unnamed namespace of a source that is compiled together with others for one of a header.
+    target_compile_options(${name} PRIVATE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
+  endif()
   if(GDX_WERROR)
     target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Werror>
       $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings>)
@@ -30,6 +35,12 @@ function(gdx_target name)
     endif()
     target_link_options(${name} PRIVATE -fsanitize=${GDX_SANITIZER})
   endif()
+endfunction()
+
+# gdx_compiled_apart(TARGET...): sources that have names of their own in common, or for one of which a mutant stands in
+# (cmake/GdxMutant.cmake).
+function(gdx_compiled_apart)
+  set_target_properties(${ARGN} PROPERTIES UNITY_BUILD OFF)
 endfunction()
 
 # Headers that most sources include, parsed once: gdx_precompiled(TARGET...) for static libraries and programs.

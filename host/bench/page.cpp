@@ -54,7 +54,7 @@ std::string inside_script(std::string text) {
   return text;
 }
 
-std::string text_of(const Json& value) {
+std::string shown(const Json& value) {
   if (value.is_null()) return "unknown";
   return escaped(value.is_string() ? value.get<std::string>() : value.dump());
 }
@@ -64,7 +64,7 @@ std::string cell(const Json& document, const std::string& pointer) {
   const Json::json_pointer place(pointer);
   if (!document.contains(place) || document.at(place).is_null()) return "<td></td>";
   const Json& value = document.at(place);
-  std::string text = text_of(value);
+  std::string text = shown(value);
   if (value.is_number() && text.ends_with(".0")) text.resize(text.size() - 2);
   return fmt::format("<td{} data-at=\"{}\">{}</td>", value.is_string() ? " class=\"text\"" : "", pointer,
                      text);
@@ -205,7 +205,7 @@ std::string conditions(const Json& document) {
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     text += fmt::format("<details{}><summary>rank {}</summary><dl>\n", i == 0 ? " open" : "", i);
     for (const auto& [name, value] : ranks[i].items())
-      text += fmt::format("<dt>{}</dt><dd>{}</dd>\n", escaped(name), text_of(value));
+      text += fmt::format("<dt>{}</dt><dd>{}</dd>\n", escaped(name), shown(value));
     text += "</dl></details>\n";
   }
   return text;
@@ -258,13 +258,13 @@ Result<ChartLibrary> find_chart_library(const std::string& file) {
 }
 
 std::string page(const Json& document, const ChartLibrary& library) {
-  const std::string on = text_of(document.at("measured_on"));
+  const std::string on = shown(document.at("measured_on"));
   std::string text = fmt::format(
       "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
       "<title>gdx bench: {0}</title>\n<style>{1}</style></head><body>\n<h1>gdx bench</h1>\n"
       "<p>Measured on {0}. Made again by <code>{2}</code></p>\n",
-      on, kPageStyle, text_of(document.at("command")));
+      on, kPageStyle, shown(document.at("command")));
   for (const std::string& line : warnings(document))
     text += fmt::format("<p class=\"warn\">{}</p>\n", escaped(line));
   text += chart(library) + measured_tables(document) + peers_table(document) + modelled_table(document) +

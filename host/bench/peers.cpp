@@ -40,7 +40,7 @@ constexpr Match kMatches[] = {{"ib_write_lat", "", Operation::kPutSignal, Measur
                               {kUcx, "ucp_fadd", Operation::kFetchAdd, Measure::kBandwidth},
                               {kLibfabric, "", Operation::kPutSignal, Measure::kLatency}};
 
-constexpr double kMebi = 1 << 20;
+constexpr double kMebibyte = 1 << 20;
 constexpr std::uint64_t kBytesOfRun = 8 << 20;  // that a run moves, about
 constexpr std::uint64_t kLeastIterations = 20;
 constexpr std::uint64_t kMostIterations = 1000;
@@ -102,7 +102,7 @@ std::vector<double> numbers_of(const std::string& line) {
 // Of a rate printed to one message a second and a bandwidth printed to 0.01 MiB/s, that which has more
 // digits.
 double messages_per_s(double rate, double mebibytes, std::uint64_t bytes) {
-  return rate >= 100 * mebibytes ? rate : mebibytes * kMebi / static_cast<double>(bytes);
+  return rate >= 100 * mebibytes ? rate : mebibytes * kMebibyte / static_cast<double>(bytes);
 }
 
 // The row of figures below perftest's line of column names.

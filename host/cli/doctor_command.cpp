@@ -121,7 +121,7 @@ bool is_replaceable(const std::string& path) {
 
 // Writes `text` to the file at `path`, which is whole at any time if it is replaceable. The message where it
 // cannot.
-Result<void> write_file(const std::string& path, const std::string& text) {
+Result<void> write_report(const std::string& path, const std::string& text) {
   const bool replace = is_replaceable(path);
   const std::string written = replace ? path + ".part" : path;
   std::ofstream file(written, std::ios::trunc);
@@ -136,7 +136,7 @@ Result<void> write_file(const std::string& path, const std::string& text) {
 
 bool write_report(const DoctorOptions& options, const OrderedJson& json) {
   if (options.output.empty()) return true;
-  const auto written = write_file(options.output, text_of(json));
+  const auto written = write_report(options.output, text_of(json));
   if (!written) print_error("gdx: {}\n", written.error().message);
   return written.has_value();
 }
@@ -156,7 +156,7 @@ Verdict examine_hardware(const DoctorOptions& options, OrderedJson& json) {
     }
     // A failure is told at the end, where it shows again.
     if (!options.output.empty() && is_replaceable(options.output))
-      static_cast<void>(write_file(options.output, text_of(bring_up_json(so_far, environment))));
+      static_cast<void>(write_report(options.output, text_of(bring_up_json(so_far, environment))));
   };
   std::optional<doctor::PeerPlace> peer;
   if (options.listens || !options.peer.empty())

@@ -22,20 +22,20 @@ Json describe_unusable(const std::string& name, const Error& error) {
 
 void print_row(const char* label, const std::string& text) { print("  {:14} {}\n", label, text); }
 
-std::string text_of(const Json& json) { return json.get<std::string>(); }
+std::string string_of(const Json& json) { return json.get<std::string>(); }
 
 void print_auto(const Json& described) {
   const Json& modes = described["auto"];
-  print_row("auto", modes.is_null() ? "refused" : text_of(modes));
-  print_row("", text_of(described["auto_why"]));
+  print_row("auto", modes.is_null() ? "refused" : string_of(modes));
+  print_row("", string_of(described["auto_why"]));
 }
 
 void print_gpus(const Json& cuda) {
   if (cuda.contains("none")) {
-    print_row("GPUs", "none: " + text_of(cuda["none"]));
+    print_row("GPUs", "none: " + string_of(cuda["none"]));
     return;
   }
-  print_row("CUDA driver", text_of(cuda["driver"]));
+  print_row("CUDA driver", string_of(cuda["driver"]));
   for (const Json& gpu : cuda["gpus"]) {
     const std::string label = fmt::format("GPU {}", gpu["ordinal"].get<int>());
     const std::string reason = gpu.value("reason", "");
@@ -44,27 +44,27 @@ void print_gpus(const Json& cuda) {
       continue;
     }
     const std::string path =
-        gpu["path_class"].is_null() ? "path of unknown class" : text_of(gpu["path_class"]) + " path";
+        gpu["path_class"].is_null() ? "path of unknown class" : string_of(gpu["path_class"]) + " path";
     const char* const queues = gpu["queue_placements"].size() == 1 ? "host memory" : "host memory or its own";
     print_row(label.c_str(),
-              fmt::format("{} at {}, sm_{}, {}; queues in {}; memory by {}{}{}", text_of(gpu["name"]),
-                          text_of(gpu["pci"]), gpu["compute_capability"].get<int>(), path, queues,
-                          text_of(gpu["registration"]), reason.empty() ? "" : ": ", reason));
+              fmt::format("{} at {}, sm_{}, {}; queues in {}; memory by {}{}{}", string_of(gpu["name"]),
+                          string_of(gpu["pci"]), gpu["compute_capability"].get<int>(), path, queues,
+                          string_of(gpu["registration"]), reason.empty() ? "" : ": ", reason));
     print_auto(gpu);
     if (gpu.contains("with_queues_in_gpu_memory")) print_auto(gpu["with_queues_in_gpu_memory"]);
   }
 }
 
 std::string port_text(const Json& port) {
-  if (port.contains("reason")) return text_of(port["reason"]);
-  return fmt::format("{}, {} Gb/s, {}, MTU {} B of {}", text_of(port["state"]),
-                     port["rate_gbps"].get<double>(), text_of(port["link"]),
+  if (port.contains("reason")) return string_of(port["reason"]);
+  return fmt::format("{}, {} Gb/s, {}, MTU {} B of {}", string_of(port["state"]),
+                     port["rate_gbps"].get<double>(), string_of(port["link"]),
                      port["mtu_bytes"].get<std::uint32_t>(), port["max_mtu_bytes"].get<std::uint32_t>());
 }
 
 std::string place_text(const Json& hca) {
   if (hca["pci"].is_null()) return "nowhere that the topology shows";
-  return fmt::format("{}, NUMA node {}", text_of(hca["pci"]),
+  return fmt::format("{}, NUMA node {}", string_of(hca["pci"]),
                      hca["numa_node"].is_null() ? "unknown" : hca["numa_node"].dump());
 }
 
@@ -80,30 +80,31 @@ std::string staging_text(const Json& staging) {
 }
 
 void print_text(const Json& hca) {
-  print("{}\n", text_of(hca["name"]));
-  print_row("gdx", text_of(hca["gdx_version"]));
+  print("{}\n", string_of(hca["name"]));
+  print_row("gdx", string_of(hca["gdx_version"]));
   if (!hca["usable"].get<bool>()) {
-    print_row("usable", "no: " + text_of(hca["reason"]));
+    print_row("usable", "no: " + string_of(hca["reason"]));
     return;
   }
   print_row("usable", "yes");
-  print_row("kind", text_of(hca["kind"]) + " HCA");
+  print_row("kind", string_of(hca["kind"]) + " HCA");
   print_row("DevX", "yes");
-  print_row("firmware", text_of(hca["firmware"]));
-  print_row("QP timestamps", text_of(hca["qp_timestamps"]));
+  print_row("firmware", string_of(hca["firmware"]));
+  print_row("QP timestamps", string_of(hca["qp_timestamps"]));
   print_row("PCI", place_text(hca));
   print_row("port", port_text(hca["port"]));
-  print_row("address", text_of(hca["address"]));
-  print_row("GID", fmt::format("{} (index {})", text_of(hca["gid"]), hca["gid_index"].get<int>()));
+  print_row("address", string_of(hca["address"]));
+  print_row("GID", fmt::format("{} (index {})", string_of(hca["gid"]), hca["gid_index"].get<int>()));
   print_row("path MTU", fmt::format("{} B", hca["path_mtu_bytes"].get<std::uint32_t>()));
   const Json& doorbell = hca["doorbell"];
-  print_row("doorbell",
-            fmt::format("{}, shown to a GPU by {}", text_of(doorbell["kind"]), text_of(doorbell["mapping"])));
-  print_row("device memory",
-            fmt::format("{} B{}{}", hca["device_memory_bytes"].get<std::uint64_t>(),
-                        hca["device_memory_mapping"].is_null() ? "" : ", shown to a GPU by ",
-                        hca["device_memory_mapping"].is_null() ? "" : text_of(hca["device_memory_mapping"])));
-  print_row("host memory", "shown to a GPU by " + text_of(hca["host_memory_mapping"]));
+  print_row("doorbell", fmt::format("{}, shown to a GPU by {}", string_of(doorbell["kind"]),
+                                    string_of(doorbell["mapping"])));
+  print_row(
+      "device memory",
+      fmt::format("{} B{}{}", hca["device_memory_bytes"].get<std::uint64_t>(),
+                  hca["device_memory_mapping"].is_null() ? "" : ", shown to a GPU by ",
+                  hca["device_memory_mapping"].is_null() ? "" : string_of(hca["device_memory_mapping"])));
+  print_row("host memory", "shown to a GPU by " + string_of(hca["host_memory_mapping"]));
   print_row("staging", staging_text(hca["staging"]));
   print_auto(hca);
   print_gpus(hca["cuda"]);

@@ -34,7 +34,6 @@ namespace gdx {
 namespace {
 
 constexpr std::uint64_t kNsPerSecond = 1'000'000'000;
-constexpr std::uint64_t kNeverNs = ~std::uint64_t{0};
 constexpr std::uint64_t kLeftoverNs = 2 * kNsPerSecond;
 constexpr std::uint64_t kOutputNs = 10 * kNsPerSecond;  // for stdout to take what ended ranks printed
 constexpr std::uint64_t kLatecomersNs = 100'000'000;    // between two looks for latecomers

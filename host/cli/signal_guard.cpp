@@ -7,7 +7,7 @@
 namespace gdx {
 namespace {
 
-constexpr std::uint64_t kNsPerSecond = 1'000'000'000;
+constexpr std::uint64_t kSecondNs = 1'000'000'000;
 
 }  // namespace
 
@@ -35,10 +35,8 @@ SignalGuard::~SignalGuard() {
 
 int SignalGuard::wait(std::uint64_t deadline_ns) const {
   const std::uint64_t now_ns = monotonic_ns();
-  const std::uint64_t left_ns =
-      deadline_ns <= now_ns ? 0 : std::min(deadline_ns - now_ns, 3600 * kNsPerSecond);
-  const timespec timeout{static_cast<time_t>(left_ns / kNsPerSecond),
-                         static_cast<long>(left_ns % kNsPerSecond)};
+  const std::uint64_t left_ns = deadline_ns <= now_ns ? 0 : std::min(deadline_ns - now_ns, 3600 * kSecondNs);
+  const timespec timeout{static_cast<time_t>(left_ns / kSecondNs), static_cast<long>(left_ns % kSecondNs)};
   return std::max(0, sigtimedwait(&waited_, nullptr, &timeout));
 }
 

@@ -6,6 +6,7 @@
 
 namespace gdx {
 
+inline constexpr std::uint64_t kNeverNs = ~std::uint64_t{0};
 inline constexpr int kSignalBase = 128;  // a shell's status of a process that a signal ended
 
 // Takes these signals by sigtimedwait instead of handlers, and restores them at the end. A forked child keeps

@@ -20,7 +20,6 @@
 namespace gdx {
 namespace {
 
-constexpr std::uint64_t kNeverNs = ~std::uint64_t{0};
 constexpr std::size_t kReportBytes = 32 * 1024;  // less than a pipe holds, because it is read only at the end
 
 struct ReportHeader {

@@ -234,7 +234,7 @@ std::vector<Finding> check_gdrcopy(const Machine& machine) {
                 machine.evidence(kVersion), kFix)};
 }
 
-constexpr Check kChecks[] = {
+constexpr Check kGpuChecks[] = {
     {"gpu", "the PCI tree, /proc/driver/nvidia/version, the CUDA driver", check_driver},
     {"uar-mapping", "a UAR page mapped by cuMemHostRegister; /proc/driver/nvidia/params", check_mapping},
     {"dmabuf", "ibv_reg_dmabuf_mr of descriptor -1, the GPU's attribute, the kernel's release", check_dmabuf},
@@ -247,6 +247,6 @@ constexpr Check kChecks[] = {
 
 }  // namespace
 
-std::span<const Check> gpu_checks() { return kChecks; }
+std::span<const Check> gpu_checks() { return kGpuChecks; }
 
 }  // namespace gdx::doctor

@@ -163,7 +163,7 @@ std::vector<Finding> tell_settings(const Machine& machine) {
   });
 }
 
-constexpr Check kChecks[] = {
+constexpr Check kPcieChecks[] = {
     {"acs", "ACS control of the bridges between a GPU and its NIC", check_acs},
     {"iommu", "/sys/kernel/iommu_groups, /proc/cmdline", check_iommu},
     {"path", "the PCI tree: PIX, PXB, PHB, NODE or SYS", check_path},
@@ -175,6 +175,6 @@ constexpr Check kChecks[] = {
 
 }  // namespace
 
-std::span<const Check> pcie_checks() { return kChecks; }
+std::span<const Check> pcie_checks() { return kPcieChecks; }
 
 }  // namespace gdx::doctor

@@ -421,7 +421,7 @@ std::vector<Finding> check_efa(const Machine& machine) {
   return findings;
 }
 
-constexpr Check kChecks[] = {
+constexpr Check kPortChecks[] = {
     {"hca", "/sys/class/infiniband, drivers, the PCI tree", check_present},
     {"devx", "mlx5dv_open_device with DevX", check_devx},
     {"port", "ports/1/state, phys_state, link_layer", check_state},
@@ -441,6 +441,6 @@ constexpr Check kChecks[] = {
 
 }  // namespace
 
-std::span<const Check> port_checks() { return kChecks; }
+std::span<const Check> port_checks() { return kPortChecks; }
 
 }  // namespace gdx::doctor

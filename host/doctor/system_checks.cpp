@@ -205,7 +205,7 @@ std::vector<Finding> tell_huge_pages(const Machine& machine) {
                 fmt::format("/proc/meminfo: HugePages_Total: {}", count.value_or("cannot be read")))};
 }
 
-constexpr Check kChecks[] = {
+constexpr Check kSystemChecks[] = {
     {"modules", "/sys/module/MODULE/version, modinfo -F version MODULE", check_modules},
     {"rdma-core", "the file of the loaded libmlx5", check_rdma_core},
     {"locked-memory", "/proc/self/limits, CAP_IPC_LOCK", check_limit<0>},
@@ -220,6 +220,6 @@ constexpr Check kChecks[] = {
 
 }  // namespace
 
-std::span<const Check> system_checks() { return kChecks; }
+std::span<const Check> system_checks() { return kSystemChecks; }
 
 }  // namespace gdx::doctor

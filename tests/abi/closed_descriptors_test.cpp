@@ -30,7 +30,7 @@
 #include "tests/refused_calls.h"
 
 namespace gdx::abi_tests {
-namespace {
+namespace closed_descriptors_test {
 
 constexpr unsigned kLimitSeconds = 60;
 
@@ -394,5 +394,5 @@ TEST_F(ClosedDescriptorsDeathTest, after_a_change_of_user_the_device_is_still_se
   }
 }
 
-}  // namespace
+}  // namespace closed_descriptors_test
 }  // namespace gdx::abi_tests

@@ -13,7 +13,7 @@
 #include "tests/abi/netlink.h"
 
 namespace gdx::abi_tests {
-namespace {
+namespace devx_queues_test {
 
 using testing::HasSubstr;
 
@@ -388,5 +388,5 @@ TEST_F(DevxQueues, reset_queue_taken_to_rts_at_once_is_refused) {
   EXPECT_EQ(query_state(queue), prm::qp::kReset);
 }
 
-}  // namespace
+}  // namespace devx_queues_test
 }  // namespace gdx::abi_tests

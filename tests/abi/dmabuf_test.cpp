@@ -11,7 +11,7 @@
 #include "tests/abi/loopback.h"
 
 namespace gdx::abi_tests {
-namespace {
+namespace dmabuf_test {
 
 constexpr std::size_t kPageBytes = 4096;
 constexpr std::uint64_t kIova = 0x7000'0000'0000;
@@ -119,5 +119,5 @@ TEST_F(Dmabuf, umem_outlives_the_descriptor) {
   EXPECT_EQ(mlx5dv_devx_umem_dereg(umem), 0);
 }
 
-}  // namespace
+}  // namespace dmabuf_test
 }  // namespace gdx::abi_tests

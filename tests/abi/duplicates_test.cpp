@@ -17,7 +17,7 @@
 #include "tests/abi/request.h"
 
 namespace gdx::abi_tests {
-namespace {
+namespace duplicates_test {
 
 constexpr char kNode[] = "/dev/infiniband/uverbs0";
 
@@ -164,5 +164,5 @@ TEST_F(Duplicates, put_at_the_number_of_another_open_is_not_that_one) {
   for (const int fd : {holder, without_context}) EXPECT_EQ(close(fd), 0);
 }
 
-}  // namespace
+}  // namespace duplicates_test
 }  // namespace gdx::abi_tests

@@ -9,7 +9,7 @@
 #include "tests/abi/loopback.h"
 
 namespace gdx::abi_tests {
-namespace {
+namespace hcas_test {
 
 constexpr int kHcas = 12;
 
@@ -291,5 +291,5 @@ TEST_F(Hcas, rdma_cm_listen_that_fails_at_one_listens_at_none) {
   EXPECT_EQ(rdma_listen(at_first.get(), 1), 0) << std::strerror(errno);
 }
 
-}  // namespace
+}  // namespace hcas_test
 }  // namespace gdx::abi_tests

@@ -12,7 +12,7 @@
 #include "tests/abi/request.h"
 
 namespace gdx::abi_tests {
-namespace {
+namespace ids_test {
 
 // More than 8 bits count. UAR pages numbered with the queues, from anywhere in 24 bits, would be seen. Too
 // large a range of their own would not, because a program cannot map that many: gdx_engine_test holds them
@@ -111,5 +111,5 @@ TEST_F(Ids, completion_queue_names_its_uar_in_the_short_field_or_in_the_attribut
   mlx5dv_devx_free_uar(uar);
 }
 
-}  // namespace
+}  // namespace ids_test
 }  // namespace gdx::abi_tests

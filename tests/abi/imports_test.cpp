@@ -8,7 +8,7 @@
 #include "tests/abi/loopback.h"
 
 namespace gdx::abi_tests {
-namespace {
+namespace imports_test {
 
 class Imports : public Loopback {
  protected:
@@ -61,5 +61,5 @@ TEST_F(Imports, another_memory_file_is_no_device) {
   EXPECT_EQ(close(other), 0);
 }
 
-}  // namespace
+}  // namespace imports_test
 }  // namespace gdx::abi_tests

@@ -7,7 +7,7 @@
 #include "tests/abi/loopback.h"
 
 namespace gdx::abi_tests {
-namespace {
+namespace infiniband_test {
 
 class InfiniBand : public Loopback {
  protected:
@@ -120,5 +120,5 @@ TEST_F(InfiniBand, datagram_without_a_receive_is_counted) {
   EXPECT_EQ(counted(), before + 1);
 }
 
-}  // namespace
+}  // namespace infiniband_test
 }  // namespace gdx::abi_tests

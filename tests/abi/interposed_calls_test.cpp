@@ -29,7 +29,7 @@ int gdx_softhca_raise(int event);
 }
 
 namespace gdx::abi_tests {
-namespace {
+namespace interposed_calls_test {
 
 constexpr char kNode[] = "/dev/infiniband/uverbs0";
 constexpr char kConnections[] = "/dev/infiniband/rdma_cm";
@@ -257,5 +257,5 @@ TEST_F(InterposedCalls, child_of_a_fork_has_no_device_and_its_parent_keeps_all) 
   EXPECT_EQ(ibv_query_port(context_.get(), 1, &port), 0);
 }
 
-}  // namespace
+}  // namespace interposed_calls_test
 }  // namespace gdx::abi_tests

@@ -4,7 +4,7 @@
 #include "tests/abi/open_device.h"
 
 namespace gdx::abi_tests {
-namespace {
+namespace limits_test {
 
 class Limits : public testing::Test {
  protected:
@@ -99,5 +99,5 @@ TEST_F(Limits, clock_is_neither_advertised_nor_readable) {
   EXPECT_EQ(ibv_query_rt_values_ex(context_.get(), &values), EOPNOTSUPP);
 }
 
-}  // namespace
+}  // namespace limits_test
 }  // namespace gdx::abi_tests

@@ -17,7 +17,7 @@
 #include "tests/abi/request.h"
 
 namespace gdx::abi_tests {
-namespace {
+namespace malformed_requests_test {
 
 class MalformedRequests : public testing::Test {
  protected:
@@ -281,5 +281,5 @@ TEST_F(MalformedRequests, random_attributes_never_harm_the_process) {
   EXPECT_EQ(ibv_query_port(context_.get(), 1, &port), 0) << "seed " << kSeed;
 }
 
-}  // namespace
+}  // namespace malformed_requests_test
 }  // namespace gdx::abi_tests

@@ -4,7 +4,7 @@
 #include "tests/abi/loopback.h"
 
 namespace gdx::abi_tests {
-namespace {
+namespace memory_windows_test {
 
 using Mw = std::unique_ptr<ibv_mw, Release<ibv_mw, ibv_dealloc_mw>>;
 
@@ -203,5 +203,5 @@ TEST_F(MemoryWindows, window_holds_its_domain_and_not_its_region) {
   EXPECT_EQ(write(window->rkey, at(kOffset)), IBV_WC_REM_ACCESS_ERR);
 }
 
-}  // namespace
+}  // namespace memory_windows_test
 }  // namespace gdx::abi_tests

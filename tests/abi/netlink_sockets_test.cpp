@@ -11,7 +11,7 @@
 #include "tests/open_files.h"
 
 namespace gdx::abi_tests {
-namespace {
+namespace netlink_sockets_test {
 
 TEST_F(RdmaNetlink, socket_has_a_port_and_joins_no_groups) {
   sockaddr_nl own{};
@@ -339,5 +339,5 @@ TEST_F(RdmaNetlink, replies_that_are_received_take_no_room_from_later_ones) {
   }
 }
 
-}  // namespace
+}  // namespace netlink_sockets_test
 }  // namespace gdx::abi_tests

@@ -14,7 +14,7 @@
 #include "tests/abi/request.h"
 
 namespace gdx::abi_tests {
-namespace {
+namespace newer_methods_test {
 
 namespace ids = softhca::uverbs;
 
@@ -152,5 +152,5 @@ TEST_F(NewerMethods, region_of_no_memory_discards_and_reads_as_zeros) {
   EXPECT_NE(written(0, nothing->lkey, piece(0, 8)), IBV_WC_SUCCESS) << "it is a local key only";
 }
 
-}  // namespace
+}  // namespace newer_methods_test
 }  // namespace gdx::abi_tests

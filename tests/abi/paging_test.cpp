@@ -10,7 +10,7 @@
 #include "tests/abi/loopback.h"
 
 namespace gdx::abi_tests {
-namespace {
+namespace paging_test {
 
 constexpr std::size_t kPageBytes = 4096;
 constexpr int kPaged = IBV_ACCESS_ON_DEMAND;
@@ -240,5 +240,5 @@ TEST_F(Paging, range_that_wraps_the_address_space_is_refused) {
   EXPECT_EQ(refusal(place(), kPageBytes), 0);
 }
 
-}  // namespace
+}  // namespace paging_test
 }  // namespace gdx::abi_tests

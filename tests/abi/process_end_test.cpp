@@ -10,7 +10,7 @@
 #include "tests/abi/open_device.h"
 
 namespace gdx::abi_tests {
-namespace {
+namespace process_end_test {
 
 constexpr unsigned kLimitSeconds = 20;
 
@@ -45,5 +45,5 @@ TEST(ProcessEndDeathTest, forked_after_listing_alone_the_child_opens_an_hca_of_i
   alarm(0);
 }
 
-}  // namespace
+}  // namespace process_end_test
 }  // namespace gdx::abi_tests

@@ -9,7 +9,7 @@
 #include "tests/abi/loopback.h"
 
 namespace gdx::abi_tests {
-namespace {
+namespace queue_changes_test {
 
 class QueueChanges : public Loopback {
  protected:
@@ -370,5 +370,5 @@ TEST_F(QueueChanges, what_is_not_offered_is_refused_as_the_kernel_refuses) {
   EXPECT_EQ(set_state(qp.get(), IBV_QPS_SQD), EINVAL) << "mlx5 knows no way there";
 }
 
-}  // namespace
+}  // namespace queue_changes_test
 }  // namespace gdx::abi_tests

@@ -4,7 +4,7 @@
 #include "tests/abi/loopback.h"
 
 namespace gdx::abi_tests {
-namespace {
+namespace queue_events_test {
 
 class QueueEvents : public Loopback {
  protected:
@@ -172,5 +172,5 @@ TEST_F(QueueEvents, datagram_send_that_fails_stops_the_sending_until_rts) {
   }
 }
 
-}  // namespace
+}  // namespace queue_events_test
 }  // namespace gdx::abi_tests

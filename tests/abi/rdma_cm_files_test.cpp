@@ -18,7 +18,7 @@
 #include <string>
 #include <thread>
 
-namespace {
+namespace rdma_cm_files_test {
 
 constexpr std::uint16_t kTcp = 0x0106;  // RDMA_PS_TCP
 // enum rdma_cm_event_type
@@ -280,4 +280,4 @@ TEST(RdmaCmFile, wait_for_an_event_outlasts_its_file) {
   EXPECT_FALSE(ended.load());
 }
 
-}  // namespace
+}  // namespace rdma_cm_files_test

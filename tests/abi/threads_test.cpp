@@ -18,7 +18,7 @@
 extern "C" int gdx_softhca_progress();  // proto/softhca.h says what it does
 
 namespace gdx::abi_tests {
-namespace {
+namespace threads_test {
 
 constexpr std::uint16_t kTcp = 0x0106;  // RDMA_PS_TCP of librdmacm
 
@@ -110,5 +110,5 @@ TEST(Threads, one_forks_while_another_is_in_a_command_the_child_lives) {
   close(fd);
 }
 
-}  // namespace
+}  // namespace threads_test
 }  // namespace gdx::abi_tests

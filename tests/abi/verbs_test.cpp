@@ -25,7 +25,7 @@
 #include "tests/abi/open_device.h"
 
 namespace gdx::abi_tests {
-namespace {
+namespace verbs_test {
 
 #ifdef __SANITIZE_ADDRESS__
 using ToleratedLeaks = __lsan::ScopedDisabler;
@@ -295,5 +295,5 @@ TEST_F(Verbs, child_of_a_fork_is_refused_and_the_parent_goes_on) {
   EXPECT_EQ(ibv_query_device(context_.get(), &attributes), 0);
 }
 
-}  // namespace
+}  // namespace verbs_test
 }  // namespace gdx::abi_tests

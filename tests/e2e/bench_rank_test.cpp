@@ -22,7 +22,7 @@
 #include "tests/e2e/must.h"
 
 namespace gdx::bench {
-namespace {
+namespace bench_rank_test {
 
 using ::testing::HasSubstr;
 
@@ -320,5 +320,5 @@ TEST_F(BenchRank, plan_of_pushes_alone_fails_with_the_reason_of_their_refusal) {
   EXPECT_THAT(rank.error().message, HasSubstr("PeerMappingOverride"));
 }
 
-}  // namespace
+}  // namespace bench_rank_test
 }  // namespace gdx::bench

@@ -5,7 +5,7 @@
 #include "tests/e2e/pair.h"
 
 namespace gdx {
-namespace {
+namespace congestion_test {
 
 class Congested : public Pair {};
 
@@ -28,5 +28,5 @@ TEST_F(Congested, marked_puts_draw_notifications_and_arrive) {
   EXPECT_EQ(staging_violations(), 0u);
 }
 
-}  // namespace
+}  // namespace congestion_test
 }  // namespace gdx

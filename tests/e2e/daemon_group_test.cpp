@@ -15,7 +15,7 @@
 #include "tests/fuzz/daemon_attacker.h"
 
 namespace gdx::daemon {
-namespace {
+namespace daemon_group_test {
 
 constexpr std::size_t kPage = Connected::kBytes;
 
@@ -102,5 +102,5 @@ TEST(DaemonGroups, an_ended_queue_pair_is_no_peer) {
   EXPECT_EQ(client.call(connect), Status::kNotFound);
 }
 
-}  // namespace
+}  // namespace daemon_group_test
 }  // namespace gdx::daemon

@@ -24,7 +24,7 @@
 #include "tests/fuzz/daemon_attacker.h"
 
 namespace gdx::daemon {
-namespace {
+namespace daemon_limits_test {
 
 using ::testing::HasSubstr;
 
@@ -155,5 +155,5 @@ TEST(DaemonLimits, without_memory_requests_are_refused) {
   EXPECT_TRUE(create_endpoint(*client, queues));
 }
 
-}  // namespace
+}  // namespace daemon_limits_test
 }  // namespace gdx::daemon

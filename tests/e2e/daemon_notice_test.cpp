@@ -37,7 +37,7 @@
 #include "tests/fuzz/daemon_attacker.h"
 
 namespace gdx::daemon {
-namespace {
+namespace daemon_notice_test {
 
 constexpr std::size_t kPage = 4096;
 constexpr std::uint64_t kLongNs = 30'000'000'000;
@@ -283,5 +283,5 @@ TEST_F(Notices, faults_are_warned_of_with_their_events_and_not_each) {
   EXPECT_LT(warnings, kEndpoints);
 }
 
-}  // namespace
+}  // namespace daemon_notice_test
 }  // namespace gdx::daemon

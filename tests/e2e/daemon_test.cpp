@@ -26,7 +26,7 @@
 #include "tests/fuzz/daemon_attacker.h"
 
 namespace gdx::daemon {
-namespace {
+namespace daemon_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -586,5 +586,5 @@ TEST(DaemonPlace, bad_values_of_the_variable_are_refused) {
   unsetenv(ipc::kDaemonVariable);
 }
 
-}  // namespace
+}  // namespace daemon_test
 }  // namespace gdx::daemon

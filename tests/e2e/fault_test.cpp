@@ -11,7 +11,7 @@
 #include "tests/e2e/pair.h"
 
 namespace gdx {
-namespace {
+namespace fault_test {
 
 // The end of a fault's text.
 std::string local_text(const LocalMemory& local) {
@@ -233,5 +233,5 @@ TEST_F(Audit, store_to_a_held_slot_is_counted_as_a_violation) {
   EXPECT_EQ(staging_violations() - before, 1u);
 }
 
-}  // namespace
+}  // namespace fault_test
 }  // namespace gdx

@@ -19,7 +19,7 @@
 #include "host/gpu/gpu_memory.h"
 
 namespace gdx {
-namespace {
+namespace gpu_memory_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -411,5 +411,5 @@ INSTANTIATE_TEST_SUITE_P(Ways, InGpuMemory,
                                            Way{"peermem", RegistrationWay::kPeermem}),
                          [](const auto& tested) { return std::string(tested.param.name); });
 
-}  // namespace
+}  // namespace gpu_memory_test
 }  // namespace gdx

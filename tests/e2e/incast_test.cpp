@@ -21,7 +21,7 @@
 #include "perf/rc_queue.h"
 
 namespace gdx::perf {
-namespace {
+namespace incast_test {
 
 constexpr std::size_t kSenders = 3;
 constexpr std::size_t kQueues = 16;  // of each
@@ -237,5 +237,5 @@ INSTANTIATE_TEST_SUITE_P(Directions, Incast, ::testing::Values(Direction::kWrite
                            return named.param == Direction::kWrite ? "write" : "read";
                          });
 
-}  // namespace
+}  // namespace incast_test
 }  // namespace gdx::perf

@@ -6,7 +6,7 @@
 #include "tests/e2e/pair.h"
 
 namespace gdx {
-namespace {
+namespace kernel_test {
 
 std::byte pattern(std::uint64_t seed, std::size_t i) {
   return static_cast<std::byte>(seed * 31 + i * 7 + i / 251);
@@ -163,5 +163,5 @@ TEST_F(Operations, signal_is_visible_only_after_its_payload) {
   EXPECT_EQ(staging_violations(), 0u);
 }
 
-}  // namespace
+}  // namespace kernel_test
 }  // namespace gdx

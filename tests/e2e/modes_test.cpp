@@ -5,7 +5,7 @@
 #include "tests/e2e/pair.h"
 
 namespace gdx {
-namespace {
+namespace modes_test {
 
 // Places of a message's parts during a wait.
 struct Watched {
@@ -181,5 +181,5 @@ TEST_F(Modes, endpoint_without_a_table_gets_the_defaults_of_its_path_and_pools) 
             default_mode_table(PathClass::kPix, Placement::kHost, means, kDoorbell));
 }
 
-}  // namespace
+}  // namespace modes_test
 }  // namespace gdx

@@ -7,7 +7,7 @@
 #include "tests/e2e/pair.h"
 
 namespace gdx {
-namespace {
+namespace pcie_test {
 
 constexpr std::uint64_t kPuts = 20;
 
@@ -274,5 +274,5 @@ TEST_F(Pcie, torn_blueflame_copy_is_fetched_from_the_ring) {
   }
 }
 
-}  // namespace
+}  // namespace pcie_test
 }  // namespace gdx

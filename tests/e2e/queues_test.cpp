@@ -8,7 +8,7 @@
 #include "perf/rc_queue.h"
 
 namespace gdx::perf {
-namespace {
+namespace queues_test {
 
 constexpr std::size_t kQueues = 1000;
 constexpr std::uint32_t kBytes = sizeof(std::uint64_t);
@@ -44,5 +44,5 @@ TEST(Queues, a_thousand_connected_each_moves_its_data) {
   }
 }
 
-}  // namespace
+}  // namespace queues_test
 }  // namespace gdx::perf

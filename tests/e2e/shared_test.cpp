@@ -12,7 +12,7 @@
 #include "tests/e2e/pair.h"
 
 namespace gdx {
-namespace {
+namespace shared_test {
 
 class SharedEnd : public Pair {
  protected:
@@ -217,5 +217,5 @@ TEST_F(SharedEnd, abort_while_threads_wait_for_credits_leaves_no_slot_behind) {
   expect_conserved(*staging_);
 }
 
-}  // namespace
+}  // namespace shared_test
 }  // namespace gdx

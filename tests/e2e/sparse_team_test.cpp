@@ -16,7 +16,7 @@
 #include "tests/e2e/must.h"
 
 namespace gdx {
-namespace {
+namespace sparse_team_test {
 
 constexpr std::uint64_t kTimeoutNs = 200'000'000'000;
 constexpr std::array<std::uint32_t, 2> kSteps = {1, 7};
@@ -64,5 +64,5 @@ TEST(SparseTeam, only_used_pairs_connect_while_every_host_waits_for_its_kernel) 
   EXPECT_TRUE(closed) << closed.error().message;
 }
 
-}  // namespace
+}  // namespace sparse_team_test
 }  // namespace gdx

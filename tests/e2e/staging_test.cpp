@@ -11,7 +11,7 @@
 #include "tests/e2e/pair.h"
 
 namespace gdx {
-namespace {
+namespace staging_test {
 
 constexpr std::uint64_t kPartBytes = 64 * 1024;  // more than any endpoint's share of the pool
 
@@ -241,5 +241,5 @@ TEST_F(Sharing, endpoint_aborted_with_credits_in_hand_keeps_none) {
   EXPECT_EQ(credits.ready, credits.returned) << "nothing is with the NIC";
 }
 
-}  // namespace
+}  // namespace staging_test
 }  // namespace gdx

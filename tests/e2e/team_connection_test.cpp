@@ -4,7 +4,7 @@
 #include "tests/e2e/team_of_ranks.h"
 
 namespace gdx {
-namespace {
+namespace team_connection_test {
 
 // Records of a split team change with those of the first.
 TEST_F(TeamOfRanks, connections_reach_split_teams_made_before_and_after) {
@@ -269,5 +269,5 @@ TEST_F(TeamOfRanks, lost_rank_is_named_by_close) {
               ::testing::ContainsRegex("error: a team's end: .*rank " + std::to_string(last())));
 }
 
-}  // namespace
+}  // namespace team_connection_test
 }  // namespace gdx

@@ -14,7 +14,7 @@
 #include "tests/e2e/must.h"
 
 namespace gdx {
-namespace {
+namespace team_kernel_test {
 
 constexpr std::uint32_t kBlockThreads = 64;
 
@@ -279,5 +279,5 @@ TEST(TeamModes, of_auto_are_those_of_the_path) {
   }
 }
 
-}  // namespace
+}  // namespace team_kernel_test
 }  // namespace gdx

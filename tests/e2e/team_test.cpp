@@ -2,7 +2,7 @@
 #include "tests/e2e/team_of_ranks.h"
 
 namespace gdx {
-namespace {
+namespace team_test {
 
 // First of all, because it takes all of the HCA's memory until it ends.
 TEST(TeamByDefault, one_call_sets_up_everything) {
@@ -370,5 +370,5 @@ TEST_F(TeamOfRanks, refused_window_leaves_no_pages_to_the_gpu) {
   EXPECT_TRUE(mapped) << mapped.error().message;
 }
 
-}  // namespace
+}  // namespace team_test
 }  // namespace gdx

@@ -13,7 +13,7 @@
 #include "tests/unit/device/serving_nic.h"
 
 namespace gdx::gpu_tests {
-namespace {
+namespace device_test {
 
 using device::ServingNic;
 
@@ -181,5 +181,5 @@ TEST_F(DeviceCalls, handle_of_another_layout_is_refused_by_name) {
   expect_outcomes(1, Status::kVersionMismatch);
 }
 
-}  // namespace
+}  // namespace device_test
 }  // namespace gdx::gpu_tests

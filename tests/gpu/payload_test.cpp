@@ -14,7 +14,7 @@
 #include "tests/gpu/executing_nic.h"
 
 namespace gdx::gpu_tests {
-namespace {
+namespace payload_test {
 
 constexpr std::size_t kLocalBytes = ExecutingNic::kRemoteBytes;
 constexpr std::byte kUntouched{0xa5};
@@ -144,5 +144,5 @@ TEST_F(Payload, gets_and_atomics_bring_what_was_there) {
   EXPECT_EQ(std::vector(local, local + 4), (std::vector<std::uint64_t>{40, 7, 45, 9}));
 }
 
-}  // namespace
+}  // namespace payload_test
 }  // namespace gdx::gpu_tests

@@ -20,13 +20,14 @@ done
   { echo "SKIPPED: mutants are made with clang's library: install python3-clang"; exit 77; }
 cd "$root"
 mkdir -p "$out"
-cmake --preset cpu >"$out/log"
+# Which sources there are, each with its command.
+cmake --preset cpu -B "$out/commands" -DGDX_UNITY=OFF >"$out/log"
 rm -f "$out/refused" "$out/reach.json" "$out/judged.json" "$out/found.json"
 built=
 for _ in 1 2 3 4 5; do
   # Mutants that the compiler refuses are left out.
-  tests/mutation/mutate.py build/cpu "$out" "${choice[@]}" --drop "$out/refused"
-  cmake -S "$out/source" --preset cpu -B "$out/build" -DGDX_MUTATION=ON -DCMAKE_CXX_FLAGS="-w -fpermissive" \
+  tests/mutation/mutate.py "$out/commands" "$out" "${choice[@]}" --drop "$out/refused"
+  cmake -S "$out/source" --preset cpu -B "$out/build" -DGDX_MUTATION=ON -DGDX_UNITY=OFF -DCMAKE_CXX_FLAGS="-w -fpermissive" \
     -DCMAKE_CXX_FLAGS_RELWITHDEBINFO="-O1 -DNDEBUG" >>"$out/log"
   if cmake --build "$out/build" --target gdx_tests_fast gdx_tests_full -- -k 0 >"$out/build.log" 2>&1; then
     built=yes

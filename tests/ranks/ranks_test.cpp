@@ -15,7 +15,7 @@
 #include "tests/ranks/simulation.h"
 
 namespace gdx::ranks {
-namespace {
+namespace ranks_test {
 
 // RC has nothing to mend where no switch drops and no rank is dead: a recovery there is a fault of ours.
 Report run(const SimulationConfig& config) {
@@ -552,5 +552,5 @@ TEST(LogGp, of_a_connection_that_fails_is_an_error) {
   EXPECT_EQ(measured.error().status, Status::kPeerUnreachable);
 }
 
-}  // namespace
+}  // namespace ranks_test
 }  // namespace gdx::ranks

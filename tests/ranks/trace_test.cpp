@@ -11,7 +11,7 @@
 #include "tests/ranks/simulation.h"
 
 namespace gdx::ranks {
-namespace {
+namespace trace_test {
 
 // Writes packets as lines. Addresses are counted from the first one that goes to their rank.
 class Packets {
@@ -151,5 +151,5 @@ TEST(Trace, of_late_peers_that_are_probed) {
   expect_text("late_peers.txt", trace(config));
 }
 
-}  // namespace
+}  // namespace trace_test
 }  // namespace gdx::ranks

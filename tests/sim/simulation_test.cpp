@@ -9,7 +9,7 @@
 #include "tests/sim/seeds.h"
 
 namespace gdx::sim {
-namespace {
+namespace simulation_test {
 
 constexpr SeedRange kSlice{1, 3000};
 // Seeds, among two million, whose link loses every try: retries may run out.
@@ -90,5 +90,5 @@ TEST(Simulation, packets_and_mendings_by_seed_are_as_expected) {
   expect_text("packets.txt", text);
 }
 
-}  // namespace
+}  // namespace simulation_test
 }  // namespace gdx::sim

@@ -18,9 +18,12 @@ std::atomic_ref<std::uint64_t> word_at(std::byte* at, std::size_t index) {
 }
 
 std::uint32_t first_dword(std::uint64_t value) { return byte_swap(static_cast<std::uint32_t>(value)); }
-std::uint32_t second_dword(std::uint64_t value) { return byte_swap(static_cast<std::uint32_t>(value >> 32)); }
 
 }  // namespace
+
+std::uint32_t second_dword(std::uint64_t doorbell) {
+  return byte_swap(static_cast<std::uint32_t>(doorbell >> 32));
+}
 
 std::optional<DoorbellWrite> DoorbellWrite::take(std::byte* page, std::size_t offset) {
   static_assert(std::endian::native == std::endian::little);

@@ -18,6 +18,9 @@
 
 namespace gdx::softhca {
 
+// Returns the second big-endian dword of a doorbell, which carries the queue's number in part.
+[[nodiscard]] std::uint32_t second_dword(std::uint64_t doorbell);
+
 // Doorbell registers of a page: two BlueFlame registers of two halves each.
 inline constexpr std::array<std::size_t, 4> kSendDoorbells{
     mlx5::kUarBlueFlame, mlx5::kUarBlueFlame + mlx5::kBlueFlameBufferBytes,

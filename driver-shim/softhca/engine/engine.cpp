@@ -36,12 +36,6 @@ std::uint64_t take_doorbell(std::byte* page, std::size_t offset) {
   return word.load(std::memory_order_relaxed) == 0 ? 0 : word.exchange(0, std::memory_order_acquire);
 }
 
-// Returns the second big-endian dword of a doorbell, which carries the queue's number in part.
-std::uint32_t second_dword(std::uint64_t doorbell) {
-  static_assert(std::endian::native == std::endian::little);
-  return byte_swap(static_cast<std::uint32_t>(doorbell >> 32));
-}
-
 std::uint64_t link_burst_bytes(double rate_gbps) {
   return kLinkBurstBytes + static_cast<std::uint64_t>(rate_gbps * kLinkBurstNs / kBitsPerByte);
 }

@@ -6,7 +6,7 @@
 namespace gdx::softhca {
 namespace {
 
-constexpr std::size_t kWordBytes = sizeof(std::uint64_t);
+constexpr std::size_t kTailBytes = sizeof(std::uint64_t);
 
 }  // namespace
 
@@ -69,10 +69,10 @@ bool ForeignMemory::store(std::byte* to, const std::byte* from, std::size_t leng
     return true;
   }
   // Copies the tail separately, because nothing is ordered within a copy.
-  const bool has_tail = length_bytes > kWordBytes && is_aligned(to + length_bytes, kWordBytes);
-  const std::size_t head_bytes = has_tail ? length_bytes - kWordBytes : length_bytes;
+  const bool has_tail = length_bytes > kTailBytes && is_aligned(to + length_bytes, kTailBytes);
+  const std::size_t head_bytes = has_tail ? length_bytes - kTailBytes : length_bytes;
   if (!copies->write(to, from, head_bytes)) return false;
-  return !has_tail || copies->write(to + head_bytes, from + head_bytes, kWordBytes);
+  return !has_tail || copies->write(to + head_bytes, from + head_bytes, kTailBytes);
 }
 
 }  // namespace gdx::softhca

@@ -7,7 +7,7 @@
 #include "tests/sim/connector/seeds.h"
 
 namespace gdx::sim {
-namespace {
+namespace connector_simulation_test {
 
 TEST(ConnectorSimulation, seeds_keep_every_promise) {
   const ConnectorReport report = run_connector_seeds(1, 3000);
@@ -40,5 +40,5 @@ TEST(ConnectorSimulation, courses_by_seed_are_as_expected) {
   expect_text("connectors.txt", text);
 }
 
-}  // namespace
+}  // namespace connector_simulation_test
 }  // namespace gdx::sim

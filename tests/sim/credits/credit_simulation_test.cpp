@@ -4,7 +4,7 @@
 #include "tests/sim/credits/seeds.h"
 
 namespace gdx::sim {
-namespace {
+namespace credit_simulation_test {
 
 TEST(CreditSimulation, seeds_keep_every_promise) {
   const CreditReport report = run_credit_seeds(1, 300, 10'000);
@@ -22,5 +22,5 @@ TEST(CreditSimulation, courses_by_seed_are_as_expected) {
   expect_text("credits.txt", credit_courses(60, 3000, Sharers::kNone));
 }
 
-}  // namespace
+}  // namespace credit_simulation_test
 }  // namespace gdx::sim

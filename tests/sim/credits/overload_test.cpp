@@ -11,7 +11,7 @@ void PrintTo(const OverloadCase& shape, std::ostream* out) {
   *out << shape.senders << "_senders_push_" << shape.overload << "_links";
 }
 
-namespace {
+namespace overload_test {
 
 class Overload : public ::testing::TestWithParam<OverloadCase> {};
 
@@ -47,5 +47,5 @@ INSTANTIATE_TEST_SUITE_P(Shapes, Overload,
                          ::testing::Values(OverloadCase{4, 2}, OverloadCase{4, 8}, OverloadCase{8, 4},
                                            OverloadCase{16, 2}, OverloadCase{16, 8}));
 
-}  // namespace
+}  // namespace overload_test
 }  // namespace gdx::sim

@@ -5,7 +5,7 @@
 #include "tests/sim/credits/seeds.h"
 
 namespace gdx::sim {
-namespace {
+namespace shared_credit_simulation_test {
 
 TEST(SharedCreditSimulation, seeds_keep_every_promise) {
   const CreditReport report = run_credit_seeds(1, 300, 10'000, Sharers::kSome);
@@ -45,5 +45,5 @@ TEST(SharedCreditSimulation, courses_by_seed_are_as_expected) {
   expect_text("tenant_credits.txt", credit_courses(30, 3000, Sharers::kTenants));
 }
 
-}  // namespace
+}  // namespace shared_credit_simulation_test
 }  // namespace gdx::sim

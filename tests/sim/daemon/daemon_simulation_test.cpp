@@ -8,7 +8,7 @@
 #include "tests/sim/daemon/world.h"
 
 namespace gdx::sim {
-namespace {
+namespace daemon_simulation_test {
 
 constexpr std::uint64_t kSeeds = 12;
 
@@ -42,5 +42,5 @@ TEST(DaemonSimulation, a_seed_replays) {
   EXPECT_EQ(once.grants, again.grants);
 }
 
-}  // namespace
+}  // namespace daemon_simulation_test
 }  // namespace gdx::sim

@@ -7,7 +7,7 @@
 #include "tests/sim/windows/seeds.h"
 
 namespace gdx::sim {
-namespace {
+namespace window_simulation_test {
 
 TEST(WindowSimulation, seeds_keep_every_promise) {
   const WindowReport report = run_window_seeds(1, 400);
@@ -33,5 +33,5 @@ TEST(WindowSimulation, courses_by_seed_are_as_expected) {
   expect_text("windows.txt", text);
 }
 
-}  // namespace
+}  // namespace window_simulation_test
 }  // namespace gdx::sim

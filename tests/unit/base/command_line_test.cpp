@@ -12,7 +12,7 @@
 #include "base/output.h"
 
 namespace gdx::command_line {
-namespace {
+namespace command_line_test {
 
 using Words = std::vector<std::string>;
 
@@ -138,5 +138,5 @@ TEST(CommandLine, help_and_version_are_printed_with_status_0) {
   EXPECT_THAT(printed({"help"}), testing::HasSubstr("Keep what is unknown"));
 }
 
-}  // namespace
+}  // namespace command_line_test
 }  // namespace gdx::command_line

@@ -11,7 +11,7 @@
 #include <fstream>
 
 namespace gdx {
-namespace {
+namespace find_program_test {
 
 namespace fs = std::filesystem;
 
@@ -76,5 +76,5 @@ TEST_F(FindProgram, finds_what_execvp_executes) {
   EXPECT_EQ(find_program("gdx-a"), "");
 }
 
-}  // namespace
+}  // namespace find_program_test
 }  // namespace gdx

@@ -5,7 +5,7 @@
 #include <string>
 
 namespace gdx {
-namespace {
+namespace flight_recorder_test {
 
 FlightEvent event_at(std::uint64_t time_ns) {
   return {.time_ns = time_ns, .kind = FlightKind::kFetch, .code = 8, .wqe = 5, .bytes = 64, .word = 1};
@@ -84,5 +84,5 @@ TEST(FlightRecord, other_text_is_refused) {
               "no event of a flight record: '" + std::string(line) + "'");
 }
 
-}  // namespace
+}  // namespace flight_recorder_test
 }  // namespace gdx

@@ -14,7 +14,7 @@
 #include "tests/open_files.h"
 
 namespace gdx {
-namespace {
+namespace kept_descriptor_test {
 
 int make_file() { return memfd_create("test", MFD_CLOEXEC); }
 bool is_open(int number) { return fcntl(number, F_GETFD) >= 0; }
@@ -112,5 +112,5 @@ TEST(KeptDescriptor, standard_numbers_stay_free) {
   dup2(saved.value(), STDIN_FILENO);
 }
 
-}  // namespace
+}  // namespace kept_descriptor_test
 }  // namespace gdx

@@ -8,7 +8,7 @@
 #include "base/command_line.h"
 
 namespace gdx::command_line {
-namespace {
+namespace option_values_test {
 
 using ::testing::HasSubstr;
 
@@ -47,5 +47,5 @@ TEST(OptionValues, number_that_was_checked_is_the_number_that_is_read) {
               HasSubstr("it: --ranks: '010': use it without the leading zero; see it --help"));
 }
 
-}  // namespace
+}  // namespace option_values_test
 }  // namespace gdx::command_line

@@ -14,7 +14,7 @@
 #include "base/log.h"
 
 namespace gdx {
-namespace {
+namespace output_test {
 
 using ::testing::ExitedWithCode;
 using ::testing::MatchesRegex;
@@ -128,5 +128,5 @@ TEST_F(OutputDeathTest, errors_are_written_at_once_and_progress_to_a_terminal_al
   EXPECT_EXIT(write_errors(), ExitedWithCode(0), MatchesRegex("two words\n"));
 }
 
-}  // namespace
+}  // namespace output_test
 }  // namespace gdx

@@ -17,7 +17,7 @@
 #include "base/size_text.h"
 
 namespace gdx {
-namespace {
+namespace values_test {
 
 constexpr char kVariable[] = "GDX_TEST_VALUE";
 
@@ -131,5 +131,5 @@ TEST(ProcessStat, is_the_state_the_parent_and_the_start_whatever_the_name) {
   EXPECT_EQ(stat_of(child).started, 0u) << "nobody has this number now";
 }
 
-}  // namespace
+}  // namespace values_test
 }  // namespace gdx

@@ -8,7 +8,7 @@
 #include "tests/unit/bench/sample_journal.h"
 
 namespace gdx::bench {
-namespace {
+namespace compare_test {
 
 using testing::HasSubstr;
 using testing::Not;
@@ -66,5 +66,5 @@ TEST(Compare, too_few_rounds_are_no_verdict) {
   EXPECT_THAT(comparison_table(comparison), HasSubstr("\n0 of 0 cases differ beyond noise; "));
 }
 
-}  // namespace
+}  // namespace compare_test
 }  // namespace gdx::bench

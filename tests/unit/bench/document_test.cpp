@@ -10,7 +10,7 @@
 #include "tests/unit/bench/sample_journal.h"
 
 namespace gdx::bench {
-namespace {
+namespace document_test {
 
 using Json = nlohmann::ordered_json;
 using testing::HasSubstr;
@@ -183,5 +183,5 @@ TEST(Rounded, to_four_digits) {
   EXPECT_EQ(rounded(123456789), 123500000);
 }
 
-}  // namespace
+}  // namespace document_test
 }  // namespace gdx::bench

@@ -15,7 +15,7 @@
 #include "tests/unit/bench/sample_journal.h"
 
 namespace gdx::bench {
-namespace {
+namespace formats_test {
 
 using testing::HasSubstr;
 
@@ -283,5 +283,5 @@ TEST(Csv, every_row_has_the_columns_of_the_first_line) {
   EXPECT_EQ(cells(lines[9])[column("series")], "modelled, somehow");
 }
 
-}  // namespace
+}  // namespace formats_test
 }  // namespace gdx::bench

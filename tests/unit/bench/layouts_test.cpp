@@ -12,7 +12,7 @@
 #include "tests/unit/bench/sample_journal.h"
 
 namespace gdx::bench {
-namespace {
+namespace layouts_test {
 
 using Json = nlohmann::ordered_json;
 
@@ -181,5 +181,5 @@ TEST(Compare, has_each_figure_of_both_runs) {
   expect_text("comparison.txt", to_text(there) + comparison_table(there) + comparison_table(compare(b, a)));
 }
 
-}  // namespace
+}  // namespace layouts_test
 }  // namespace gdx::bench

@@ -8,7 +8,7 @@
 #include "proto/byte_order.h"
 
 namespace gdx::bench {
-namespace {
+namespace occupancy_test {
 
 // The thread may begin to run when the sampling is over.
 TEST(Occupancy, of_a_run_that_ends_at_once_has_a_point) {
@@ -67,5 +67,5 @@ TEST(Occupancy, that_is_thinned_out_keeps_its_first_point) {
   }
 }
 
-}  // namespace
+}  // namespace occupancy_test
 }  // namespace gdx::bench

@@ -7,7 +7,7 @@
 #include <cstring>
 
 namespace gdx::bench {
-namespace {
+namespace payload_test {
 
 TEST(Payload, each_wrong_byte_of_a_message_of_any_length_is_counted) {
   constexpr Sent kSent{3, 1};
@@ -69,5 +69,5 @@ TEST(Payload, of_each_receiver_is_its_own) {
     EXPECT_GT(payload->count_bad(0, 1, 64, 64, other).value(), 48u);
 }
 
-}  // namespace
+}  // namespace payload_test
 }  // namespace gdx::bench

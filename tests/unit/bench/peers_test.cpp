@@ -8,7 +8,7 @@
 #include "tests/unit/bench/sample_journal.h"
 
 namespace gdx::bench {
-namespace {
+namespace peers_test {
 
 using testing::ContainsRegex;
 using testing::ElementsAre;
@@ -307,5 +307,5 @@ TEST(Peers, quantile_of_too_few_messages_is_left_out) {
   EXPECT_TRUE(row["latency_us"]["p99"].is_null());
 }
 
-}  // namespace
+}  // namespace peers_test
 }  // namespace gdx::bench

@@ -8,7 +8,7 @@
 #include <set>
 
 namespace gdx::bench {
-namespace {
+namespace plan_test {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
@@ -247,5 +247,5 @@ TEST(Plan, half_of_the_cores_run_blocks_unless_the_plan_says_otherwise) {
   EXPECT_EQ(workers_of(plan, 16), 3u);
 }
 
-}  // namespace
+}  // namespace plan_test
 }  // namespace gdx::bench

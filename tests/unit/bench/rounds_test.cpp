@@ -7,7 +7,7 @@
 #include <string>
 
 namespace gdx::bench {
-namespace {
+namespace rounds_test {
 
 TEST(SampleLine, has_each_figure_under_its_own_name) {
   Sample sample{.messages = 1,
@@ -104,5 +104,5 @@ TEST(Meter, on_a_terminal_is_a_bar_that_moves_with_each_item) {
   EXPECT_EQ(meter.next(0, 3, 7, "x"), "[######################........]  75 %, round 3 of 7: x");
 }
 
-}  // namespace
+}  // namespace rounds_test
 }  // namespace gdx::bench

@@ -10,7 +10,7 @@
 #include <vector>
 
 namespace gdx::bench {
-namespace {
+namespace statistics_test {
 
 TEST(Histogram, bucket_is_narrow_and_holds_its_least_value) {
   for (std::uint64_t value : {0u, 1u, 63u, 64u, 65u, 127u, 128u, 1000u, 1'000'000u, 4'000'000'000u}) {
@@ -226,5 +226,5 @@ TEST(Ratio, of_too_few_rounds_is_no_verdict) {
   EXPECT_EQ(describe_ratio({}), "too few rounds");
 }
 
-}  // namespace
+}  // namespace statistics_test
 }  // namespace gdx::bench

@@ -15,7 +15,7 @@
 #include "host/calibration/choose_modes.h"
 
 namespace gdx {
-namespace {
+namespace calibration_test {
 
 namespace fs = std::filesystem;
 using testing::HasSubstr;
@@ -562,5 +562,5 @@ TEST_F(ChooseModes, default_place_needs_an_absolute_folder) {
   EXPECT_EQ(default_calibration_file(), "");
 }
 
-}  // namespace
+}  // namespace calibration_test
 }  // namespace gdx

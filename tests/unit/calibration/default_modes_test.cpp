@@ -7,7 +7,7 @@
 #include "perf/modelled_modes.h"
 
 namespace gdx {
-namespace {
+namespace default_modes_test {
 
 using DefaultModes = testing::TestWithParam<std::tuple<PathClass, Placement, DoorbellKind>>;
 
@@ -34,5 +34,5 @@ INSTANTIATE_TEST_SUITE_P(ModeTable, DefaultModes,
                                   std::string(name(std::get<2>(test.param)));
                          });
 
-}  // namespace
+}  // namespace default_modes_test
 }  // namespace gdx

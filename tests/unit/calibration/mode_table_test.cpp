@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 namespace gdx {
-namespace {
+namespace mode_table_test {
 
 using testing::HasSubstr;
 
@@ -118,5 +118,5 @@ TEST(ModeTable, description_names_the_ranges_that_are_not_empty) {
   EXPECT_EQ(size_text(6000), "6000 B");
 }
 
-}  // namespace
+}  // namespace mode_table_test
 }  // namespace gdx

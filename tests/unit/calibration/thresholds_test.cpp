@@ -6,7 +6,7 @@
 #include <limits>
 
 namespace gdx {
-namespace {
+namespace thresholds_test {
 
 using testing::ElementsAre;
 
@@ -92,5 +92,5 @@ TEST(Thresholds, reasons_tell_the_spread_of_rounds) {
                   "push from 4 KiB: at 4 KiB 1.00 GB/s (0.50 to 2.00), pull 0.50; measured on a test"));
 }
 
-}  // namespace
+}  // namespace thresholds_test
 }  // namespace gdx

@@ -5,7 +5,7 @@
 #include "tests/unit/cm/two_agents.h"
 
 namespace gdx::softhca::cm {
-namespace {
+namespace agent_test {
 
 constexpr std::uint64_t kResponseNs = std::uint64_t{4096} << 17;
 constexpr std::uint64_t kServiceNs = std::uint64_t{4096} << 20;
@@ -590,5 +590,5 @@ TEST_F(CmAgent, resolution_rejected_or_unknown_is_unreachable) {
   EXPECT_EQ(world.active.events[1].status, static_cast<int>(gdx::cm::SidrStatus::kInvalidServiceId));
 }
 
-}  // namespace
+}  // namespace agent_test
 }  // namespace gdx::softhca::cm

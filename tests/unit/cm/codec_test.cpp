@@ -6,7 +6,7 @@
 #include <string>
 
 namespace gdx::cm {
-namespace {
+namespace codec_test {
 
 constexpr std::array kTypes = {MessageType::kReq,  MessageType::kMra,     MessageType::kRej,
                                MessageType::kRep,  MessageType::kRtu,     MessageType::kDreq,
@@ -233,5 +233,5 @@ TEST(CmCodec, too_much_private_data_is_cut_at_the_room_there_is) {
   EXPECT_EQ(decode(encode(m))->private_data.size(), 92u);
 }
 
-}  // namespace
+}  // namespace codec_test
 }  // namespace gdx::cm

@@ -5,7 +5,7 @@
 #include "tests/unit/cm/two_agents.h"
 
 namespace gdx::softhca::cm {
-namespace {
+namespace network_test {
 
 constexpr std::uint64_t kSeeds = 2000;
 constexpr int kMaxRounds = 1000;
@@ -91,5 +91,5 @@ TEST(CmNetwork, released_at_any_moment_both_ends_are_swept) {
   }
 }
 
-}  // namespace
+}  // namespace network_test
 }  // namespace gdx::softhca::cm

@@ -7,7 +7,7 @@
 #include "tests/unit/cm/two_agents.h"
 
 namespace gdx::softhca::cm {
-namespace {
+namespace path_test {
 
 using gdx::cm::kPermissiveLid;
 using gdx::cm::Path;
@@ -142,5 +142,5 @@ TEST(CmPath, roce_request_without_lids_arrives) {
   }
 }
 
-}  // namespace
+}  // namespace path_test
 }  // namespace gdx::softhca::cm

@@ -6,7 +6,7 @@
 #include <set>
 
 namespace gdx::softhca::cm {
-namespace {
+namespace state_test {
 
 using enum Input;
 
@@ -40,5 +40,5 @@ TEST(CmState, every_input_in_every_state_is_permitted_or_forbidden_as_specified)
   }
 }
 
-}  // namespace
+}  // namespace state_test
 }  // namespace gdx::softhca::cm

@@ -9,7 +9,7 @@
 #include <string>
 
 namespace gdx::cuda {
-namespace {
+namespace driver_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -107,5 +107,5 @@ TEST(CudaDriver, driver_of_11_4_load_leaves_out_what_came_later) {
   EXPECT_EQ(loaded->call.mem_get_handle_for_address_range, nullptr);
 }
 
-}  // namespace
+}  // namespace driver_test
 }  // namespace gdx::cuda

@@ -11,7 +11,7 @@
 #include "tests/unit/cuda/io_page.h"
 
 namespace gdx::cuda {
-namespace {
+namespace fake_test {
 
 constexpr std::size_t kPageBytes = 4096;
 
@@ -208,5 +208,5 @@ TEST_F(FakeCuda, last_release_of_a_context_takes_its_memory_along) {
   EXPECT_EQ(call().mem_free(address), CUDA_ERROR_INVALID_VALUE);
 }
 
-}  // namespace
+}  // namespace fake_test
 }  // namespace gdx::cuda

@@ -5,7 +5,7 @@
 #include "driver-shim/cuda/driver.h"
 
 namespace gdx::cuda {
-namespace {
+namespace loaded_driver_test {
 
 TEST(CudaDriver, loaded_by_somebody_else_loaded_driver_finds_it_and_not_before) {
   if (void* const mine = dlopen(kDriverLibrary, RTLD_NOW | RTLD_NOLOAD); mine != nullptr) {
@@ -21,5 +21,5 @@ TEST(CudaDriver, loaded_by_somebody_else_loaded_driver_finds_it_and_not_before) 
   EXPECT_EQ(*same, found);
 }
 
-}  // namespace
+}  // namespace loaded_driver_test
 }  // namespace gdx::cuda

@@ -15,7 +15,7 @@
 #include "tests/open_files.h"
 
 namespace gdx::cuda {
-namespace {
+namespace sharing_test {
 
 constexpr std::size_t kChunk = 2u << 20;
 
@@ -429,5 +429,5 @@ TEST_F(FakePair, streams_end_with_their_device_and_work_for_it_alone) {
   ASSERT_EQ(driver.primary_ctx_retain(&contexts[1], 1), CUDA_SUCCESS);
 }
 
-}  // namespace
+}  // namespace sharing_test
 }  // namespace gdx::cuda

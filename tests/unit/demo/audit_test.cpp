@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 namespace gdx::demo {
-namespace {
+namespace audit_test {
 
 TEST(Audit, number_is_said_only_where_somebody_counts) {
   EXPECT_EQ(audit_text(0), "slots written without a credit: 0");
@@ -11,5 +11,5 @@ TEST(Audit, number_is_said_only_where_somebody_counts) {
   EXPECT_EQ(audit_text(std::nullopt), "slots written without a credit: not audited");
 }
 
-}  // namespace
+}  // namespace audit_test
 }  // namespace gdx::demo

@@ -5,7 +5,7 @@
 #include "device/shared.h"
 
 namespace gdx::device {
-namespace {
+namespace access_test {
 
 template <typename Ep>
 concept HasDrain = requires(Ep& ep) {
@@ -59,5 +59,5 @@ static_assert(!kHasInternals<PeerEndpoint<>> && HasStatus<PeerEndpoint<>>);
 static_assert(!std::is_convertible_v<Endpoint<>&, Open&>);
 static_assert(!std::is_convertible_v<PeerEndpoint<>&, OpenPeer&>);
 
-}  // namespace
+}  // namespace access_test
 }  // namespace gdx::device

@@ -10,7 +10,7 @@
 #include "tests/gpu/executing_nic.h"
 
 namespace gdx::device {
-namespace {
+namespace bulk_test {
 
 using gpu_tests::ExecutingNic;
 constexpr std::uint32_t kThreads = 40;
@@ -126,5 +126,5 @@ TEST(BulkPush, signal_follows_what_was_stored_in_bulk) {
   EXPECT_EQ(nic.remote()[8192], std::byte{7});
 }
 
-}  // namespace
+}  // namespace bulk_test
 }  // namespace gdx::device

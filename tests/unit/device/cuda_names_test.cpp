@@ -13,7 +13,7 @@
 #include "tests/unit/device/cuda_names_kernels.h"
 
 namespace gdx::cuda_names_tests {
-namespace {
+namespace cuda_names_test {
 
 // Zeroed memory that host and kernels reach.
 template <typename T>
@@ -186,5 +186,5 @@ TEST_F(CudaNames, functions_of_a_thread_are_those_of_cuda) {
   EXPECT_EQ(out->aligned, 0u);
 }
 
-}  // namespace
+}  // namespace cuda_names_test
 }  // namespace gdx::cuda_names_tests

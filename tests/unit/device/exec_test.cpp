@@ -12,7 +12,7 @@
 #include "device/exec/exec.h"
 
 namespace gdx::exec {
-namespace {
+namespace exec_test {
 
 __global__ void record_indices(std::vector<unsigned>* seen) {
   const unsigned block = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
@@ -411,5 +411,5 @@ TEST(Copy, every_length_copies_exactly_that_and_fills_whole_pieces) {
   expect_exact_copies<Scope::kBlock>(37);
 }
 
-}  // namespace
+}  // namespace exec_test
 }  // namespace gdx::exec

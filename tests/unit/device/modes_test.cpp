@@ -11,7 +11,7 @@
 #include "tests/unit/device/serving_nic.h"
 
 namespace gdx::device {
-namespace {
+namespace modes_test {
 
 constexpr RemoteMemory kTarget{0x10000, 1 << 20, 0xaabbccdd, 0};
 constexpr std::uint32_t kSourceLkey = 0x50000000;
@@ -422,5 +422,5 @@ TEST(Auto, empty_ranges_are_passed_over) {
   EXPECT_EQ(chosen_by({220, 220, 220}, 221), Way::kBounce);
 }
 
-}  // namespace
+}  // namespace modes_test
 }  // namespace gdx::device

@@ -14,7 +14,7 @@
 #include "tests/unit/device/team_records.h"
 
 namespace gdx::device {
-namespace {
+namespace nic_stores_test {
 
 // Strict for the test's time, however the binary was started.
 class NicStores : public ::testing::Test {
@@ -395,5 +395,5 @@ TEST_F(NicStores, nobody_is_punished_where_nobody_asked) {
   setenv(exec::kStrictVariable, "1", 1);
 }
 
-}  // namespace
+}  // namespace nic_stores_test
 }  // namespace gdx::device

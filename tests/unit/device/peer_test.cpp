@@ -21,7 +21,7 @@ __global__ void put_value_and_flush(gdx::PeerHandle handle, gdx::RemoteMemory to
 }
 
 namespace gdx::device {
-namespace {
+namespace peer_test {
 
 constexpr std::uint64_t kPeerAddress =
     0x7000'0000'0000;  // as the peer has it; nothing is there in this process
@@ -506,5 +506,5 @@ TEST(PeerEndpoint, is_used_outside_of_the_namespace) {
   EXPECT_EQ(region.word(0), 0x01020304u);
 }
 
-}  // namespace
+}  // namespace peer_test
 }  // namespace gdx::device

@@ -13,7 +13,7 @@
 #include "tests/unit/device/memory_nic.h"
 
 namespace gdx::device {
-namespace {
+namespace post_test {
 
 constexpr RemoteMemory kTarget{0x1122334455667788, 4096, 0xaabbccdd, 0};
 const LocalMemory kSource{reinterpret_cast<std::byte*>(0x0000700012345000), 4096, 0x01020304, 0};
@@ -529,5 +529,5 @@ TEST(Put, warp_and_block_post_once) {
   }
 }
 
-}  // namespace
+}  // namespace post_test
 }  // namespace gdx::device

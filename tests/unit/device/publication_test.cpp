@@ -9,7 +9,7 @@
 #include "device/impl/shared_wait.h"
 
 namespace gdx {
-namespace {
+namespace publication_test {
 
 constexpr std::uint64_t kTimeoutNs = 1000;
 constexpr std::uint64_t kLateNs = 100 * kTimeoutNs;
@@ -182,5 +182,5 @@ TEST(Publication, claim_is_of_a_post_up_to_two_laps_before_its_end) {
   }
 }
 
-}  // namespace
+}  // namespace publication_test
 }  // namespace gdx

@@ -9,7 +9,7 @@
 #include "tests/unit/device/memory_nic.h"
 
 namespace gdx::device {
-namespace {
+namespace put_test {
 
 constexpr RemoteMemory kTarget{0x10000, 1 << 20, 0xaabbccdd, 0};
 
@@ -576,5 +576,5 @@ TEST(Test, compares_as_named) {
   ASSERT_EQ(exec::launch({}, kernel), Status::kOk);
 }
 
-}  // namespace
+}  // namespace put_test
 }  // namespace gdx::device

@@ -13,7 +13,7 @@
 #include "tests/unit/device/serving_nic.h"
 
 namespace gdx::device {
-namespace {
+namespace shared_push_test {
 
 constexpr std::uint64_t kSignals = std::uint64_t{1} << 40;
 constexpr std::uint32_t kSlots = ServingNic::kSlots;
@@ -455,5 +455,5 @@ TEST_P(SharedPush, endpoint_without_slots_says_unsupported) {
   });
 }
 
-}  // namespace
+}  // namespace shared_push_test
 }  // namespace gdx::device

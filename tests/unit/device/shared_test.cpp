@@ -20,7 +20,7 @@ __global__ void post_and_flush(gdx::EndpointHandle handle, gdx::Status* end) {
 }
 
 namespace gdx::device {
-namespace {
+namespace shared_test {
 
 using mlx5::WqeOpcode;
 
@@ -576,5 +576,5 @@ TEST(PutWarp, full_queue_times_out_in_every_lane_and_stays_intact) {
   EXPECT_EQ(nic.requests().size(), ServingNic::kBlocks);
 }
 
-}  // namespace
+}  // namespace shared_test
 }  // namespace gdx::device

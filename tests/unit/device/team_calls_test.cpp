@@ -10,7 +10,7 @@
 #include "tests/unit/device/team_records.h"
 
 namespace gdx::device {
-namespace {
+namespace team_calls_test {
 
 using TeamCall = std::function<Status(const TeamHandle&)>;
 
@@ -156,5 +156,5 @@ TEST_F(TeamFaults, signal_that_arrives_before_the_failure_is_met_ends_the_wait) 
   }
 }
 
-}  // namespace
+}  // namespace team_calls_test
 }  // namespace gdx::device

@@ -8,7 +8,7 @@
 #include "tests/unit/device/team_records.h"
 
 namespace gdx::device {
-namespace {
+namespace team_test {
 
 using mlx5::WqeOpcode;
 
@@ -325,5 +325,5 @@ TEST_F(Team, lanes_have_queues_of_their_own) {
   EXPECT_EQ(nic(kNative, 1).state().shared.completed, 2u) << "a flush covers the lanes of its handle";
 }
 
-}  // namespace
+}  // namespace team_test
 }  // namespace gdx::device

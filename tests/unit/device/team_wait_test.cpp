@@ -7,7 +7,7 @@
 #include "tests/unit/device/team_records.h"
 
 namespace gdx::device {
-namespace {
+namespace team_wait_test {
 
 TEST_F(Team, call_to_a_rank_without_a_connection_asks_and_waits_for_it) {
   on_progress_ = [&] {
@@ -200,5 +200,5 @@ TEST_F(Team, quiet_of_many_silent_ranks_takes_one_timeout) {
   EXPECT_LT(now_ns, 90'000'000'000u);
 }
 
-}  // namespace
+}  // namespace team_wait_test
 }  // namespace gdx::device

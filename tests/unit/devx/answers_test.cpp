@@ -13,7 +13,7 @@
 #include "tests/unit/devx/commands_fixture.h"
 
 namespace gdx::softhca::devx {
-namespace {
+namespace answers_test {
 
 using testing::_;
 using testing::DoAll;
@@ -345,5 +345,5 @@ TEST(CommandKinds, carry_the_opcodes_that_linux_lets_them) {
   }
 }
 
-}  // namespace
+}  // namespace answers_test
 }  // namespace gdx::softhca::devx

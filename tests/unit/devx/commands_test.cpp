@@ -18,7 +18,7 @@
 #include "tests/unit/devx/commands_fixture.h"
 
 namespace gdx::softhca::devx {
-namespace {
+namespace commands_test {
 
 using testing::_;
 using testing::DoAll;
@@ -518,5 +518,5 @@ TEST_F(CommandBits, of_transitions_reach_the_engine_or_are_refused) {
   expect_text("transitions.txt", text_);
 }
 
-}  // namespace
+}  // namespace commands_test
 }  // namespace gdx::softhca::devx

@@ -8,7 +8,7 @@
 #include "proto/mlx5/prm.h"
 
 namespace gdx::mlx5::prm {
-namespace {
+namespace prm_test {
 
 TEST(PrmField, empty_buffer_set_touches_only_the_fields_bits) {
   Mailbox<8> box;
@@ -144,5 +144,5 @@ TEST(PrmField, fields_of_addresses_lie_where_linux_has_them) {
             "40:16 110:16 120:32 154:4 158:8 ");
 }
 
-}  // namespace
+}  // namespace prm_test
 }  // namespace gdx::mlx5::prm

@@ -8,7 +8,7 @@
 #include "tests/unit/devx/commands_fixture.h"
 
 namespace gdx::softhca::devx {
-namespace {
+namespace strict_test {
 
 using testing::_;
 using testing::Return;
@@ -138,5 +138,5 @@ TEST_F(StrictCommands, transition_with_a_reserved_field_or_an_unknown_counter_se
   }
 }
 
-}  // namespace
+}  // namespace strict_test
 }  // namespace gdx::softhca::devx

@@ -11,7 +11,7 @@
 #include "tests/unit/devx/commands_fixture.h"
 
 namespace gdx::softhca::devx {
-namespace {
+namespace transitions_test {
 
 using testing::_;
 using testing::DoAll;
@@ -198,5 +198,5 @@ TEST_F(DevxCommands, query_qp_tells_the_limits_of_both_directions) {
   EXPECT_EQ(prm::get(out, prm::qp::kLogRraMax), 3u);
 }
 
-}  // namespace
+}  // namespace transitions_test
 }  // namespace gdx::softhca::devx

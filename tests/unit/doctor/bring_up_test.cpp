@@ -17,7 +17,7 @@
 #include "tests/unit/doctor/fabricated.h"
 
 namespace gdx::doctor {
-namespace {
+namespace bring_up_test {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -214,5 +214,5 @@ TEST_F(BringUpEnvironment, has_what_the_kernel_logged_of_rdma_or_why_not) {
   EXPECT_EQ(read().kernel_log.back(), "[ 4.0] pcieport 0000:17:00.0: AER: Corrected error");
 }
 
-}  // namespace
+}  // namespace bring_up_test
 }  // namespace gdx::doctor

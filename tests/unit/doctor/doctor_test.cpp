@@ -17,7 +17,7 @@
 #include "tests/unit/doctor/faults.h"
 
 namespace gdx::doctor {
-namespace {
+namespace doctor_test {
 
 using ::testing::IsEmpty;
 
@@ -431,5 +431,5 @@ TEST(Doctor, ranges_and_versions_are_compared_by_number) {
   EXPECT_FALSE(older("6.8.0-52-generic", "6.1"));
 }
 
-}  // namespace
+}  // namespace doctor_test
 }  // namespace gdx::doctor

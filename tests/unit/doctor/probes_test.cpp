@@ -8,7 +8,7 @@
 #include "host/queue/endpoint.h"
 
 namespace gdx::doctor {
-namespace {
+namespace probes_test {
 
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -154,5 +154,5 @@ TEST_F(DoctorProbes, software_hca_makes_no_hardware_check_ok) {
   EXPECT_EQ(named, 1u);
 }
 
-}  // namespace
+}  // namespace probes_test
 }  // namespace gdx::doctor

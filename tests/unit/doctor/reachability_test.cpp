@@ -5,7 +5,7 @@
 #include "host/doctor/machine.h"
 
 namespace gdx::doctor {
-namespace {
+namespace reachability_test {
 
 using ::testing::HasSubstr;
 
@@ -25,5 +25,5 @@ TEST(Reachability, put_arrives_on_a_rail_and_not_between_rails) {
   EXPECT_FALSE(probes.put("gdx0", "mlx5_77")) << "no such HCA";
 }
 
-}  // namespace
+}  // namespace reachability_test
 }  // namespace gdx::doctor

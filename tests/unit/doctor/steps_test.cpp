@@ -23,7 +23,7 @@
 #include "tests/expected_text.h"
 
 namespace gdx::doctor {
-namespace {
+namespace steps_test {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -310,5 +310,5 @@ TEST_F(BringUpWithFault, timestamp_format_leaves_what_needs_no_queue) {
   EXPECT_TRUE(told_.empty());
 }
 
-}  // namespace
+}  // namespace steps_test
 }  // namespace gdx::doctor

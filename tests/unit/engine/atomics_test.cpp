@@ -12,7 +12,7 @@
 #include "tests/unit/engine/virtual_pair.h"
 
 namespace gdx::softhca::test {
-namespace {
+namespace atomics_test {
 
 constexpr std::uint64_t kProcessors = 1000;
 constexpr std::uint64_t kHcas = 7;
@@ -74,5 +74,5 @@ TEST_P(Atomics, change_of_the_processor_meanwhile_is_lost_to_a_strict_hca) {
 INSTANTIATE_TEST_SUITE_P(Lenient, Atomics, testing::Values(false));
 INSTANTIATE_TEST_SUITE_P(Strict, Atomics, testing::Values(true));
 
-}  // namespace
+}  // namespace atomics_test
 }  // namespace gdx::softhca::test

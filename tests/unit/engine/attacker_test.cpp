@@ -13,7 +13,7 @@
 #include "tests/unit/engine/node.h"
 
 namespace gdx::softhca::test {
-namespace {
+namespace attacker_test {
 
 using mlx5::CqeOpcode;
 using mlx5::Syndrome;
@@ -261,5 +261,5 @@ INSTANTIATE_TEST_SUITE_P(Operations, KeyGuess,
                                          Guess{"masked_fetch_add", Opcode::kMaskedFetchAdd}),
                          [](const auto& test) { return test.param.name; });
 
-}  // namespace
+}  // namespace attacker_test
 }  // namespace gdx::softhca::test

@@ -9,7 +9,7 @@
 #include "tests/unit/engine/virtual_pair.h"
 
 namespace gdx::softhca::test {
-namespace {
+namespace attributes_test {
 
 using mlx5::Syndrome;
 
@@ -154,5 +154,5 @@ TEST_F(AttributesInRts, each_right_alone_is_taken_away_from_its_operations_only)
   }
 }
 
-}  // namespace
+}  // namespace attributes_test
 }  // namespace gdx::softhca::test

@@ -11,7 +11,7 @@
 #include "tests/unit/engine/node.h"
 
 namespace gdx::softhca::test {
-namespace {
+namespace blueflame_test {
 
 constexpr std::size_t kSource = 0;
 constexpr std::size_t kTarget = 2 << 20;
@@ -280,5 +280,5 @@ TEST(DoorbellWrite, leaves_a_register_empty) {
   EXPECT_TRUE(std::all_of(page.begin(), page.end(), [](std::uint64_t word) { return word == 0; }));
 }
 
-}  // namespace
+}  // namespace blueflame_test
 }  // namespace gdx::softhca::test

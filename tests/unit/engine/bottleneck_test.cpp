@@ -10,7 +10,7 @@
 #include "tests/unit/engine/node.h"
 
 namespace gdx::softhca::test {
-namespace {
+namespace bottleneck_test {
 
 constexpr std::uint64_t kMillisecondNs = 1'000'000;
 constexpr std::uint64_t kStepNs = 1'000;
@@ -241,5 +241,5 @@ TEST(SharedQueueWithoutDcqcn, holds_every_credit) {
   EXPECT_EQ(flows.counters(0).notifications_heeded, 0u);
 }
 
-}  // namespace
+}  // namespace bottleneck_test
 }  // namespace gdx::softhca::test

@@ -10,7 +10,7 @@
 #include "proto/mlx5/doorbell.h"
 
 namespace gdx::softhca {
-namespace {
+namespace completion_queue_test {
 
 // Checks the invariants after each event.
 struct CheckedQueue : CompletionQueue {
@@ -331,5 +331,5 @@ TEST_F(CompletionQueueTest, first_arm_after_two_to_the_31_completions_fires_at_o
   EXPECT_EQ(events_, 1);
 }
 
-}  // namespace
+}  // namespace completion_queue_test
 }  // namespace gdx::softhca

@@ -7,7 +7,7 @@
 #include "tests/unit/engine/virtual_pair.h"
 
 namespace gdx::softhca::test {
-namespace {
+namespace congestion_test {
 
 constexpr std::uint32_t kBytes = 4 << 20;
 constexpr std::size_t kTarget = 8 << 20;
@@ -182,5 +182,5 @@ TEST(CongestionOff, nobody_is_told_and_nobody_heeds) {
   EXPECT_EQ(pair.b.hca->counters().notifications_sent, 0u);
 }
 
-}  // namespace
+}  // namespace congestion_test
 }  // namespace gdx::softhca::test

@@ -13,7 +13,7 @@
 #include "tests/unit/engine/virtual_pair.h"
 
 namespace gdx::softhca::test {
-namespace {
+namespace course_test {
 
 using mlx5::WqeOpcode;
 
@@ -240,5 +240,5 @@ TEST_F(Course, of_datagrams) {
   expect_text("course_ud.txt", text);
 }
 
-}  // namespace
+}  // namespace course_test
 }  // namespace gdx::softhca::test

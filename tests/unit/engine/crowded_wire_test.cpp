@@ -7,7 +7,7 @@
 #include "tests/unit/engine/node.h"
 
 namespace gdx::softhca::test {
-namespace {
+namespace crowded_wire_test {
 
 class CrowdedWire final : public wire::Wire {
  public:
@@ -85,5 +85,5 @@ TEST(CrowdedHca, sends_no_more_than_the_wires_window_before_an_acknowledgement) 
   EXPECT_TRUE(await_send(a, b));
 }
 
-}  // namespace
+}  // namespace crowded_wire_test
 }  // namespace gdx::softhca::test

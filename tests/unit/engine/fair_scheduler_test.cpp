@@ -18,7 +18,7 @@
 #include "driver-shim/softhca/engine/link_clock.h"
 
 namespace gdx::softhca {
-namespace {
+namespace fair_scheduler_test {
 
 constexpr std::uint32_t kQuantum = 10'000;
 constexpr std::uint32_t kMaxPacket = 4'200;
@@ -308,5 +308,5 @@ TEST(TurnLength, is_a_packet_on_a_slow_link_and_the_quantum_on_a_fast_one) {
   EXPECT_EQ(turn_bytes(1, 1'000, 4096), 1'000u) << "what is asked for is never exceeded";
 }
 
-}  // namespace
+}  // namespace fair_scheduler_test
 }  // namespace gdx::softhca

@@ -9,7 +9,7 @@
 #include "tests/unit/engine/node.h"
 
 namespace gdx::softhca::test {
-namespace {
+namespace flight_test {
 
 using Kinds = std::vector<FlightKind>;
 using enum FlightKind;
@@ -119,5 +119,5 @@ TEST(Flight, of_no_queue_pair_is_refused) {
   EXPECT_FALSE(a.hca->read_flight(a.qpn + 1));
 }
 
-}  // namespace
+}  // namespace flight_test
 }  // namespace gdx::softhca::test

@@ -19,7 +19,7 @@
 #include "tests/unit/engine/node.h"
 
 namespace gdx::softhca::test {
-namespace {
+namespace foreign_memory_test {
 
 constexpr std::size_t kBytes = 64 * 1024;
 
@@ -336,5 +336,5 @@ TEST(ForeignMemory, range_added_twice_goes_with_the_last) {
   EXPECT_TRUE(foreign.empty());
 }
 
-}  // namespace
+}  // namespace foreign_memory_test
 }  // namespace gdx::softhca::test

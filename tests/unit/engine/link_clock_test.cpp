@@ -5,7 +5,7 @@
 #include <random>
 
 namespace gdx::softhca {
-namespace {
+namespace link_clock_test {
 
 TEST(LinkClock, without_a_rate_never_says_no) {
   LinkClock link(0, 1000);
@@ -81,5 +81,5 @@ TEST(LinkClock, random_senders_get_the_rate_and_no_more) {
   }
 }
 
-}  // namespace
+}  // namespace link_clock_test
 }  // namespace gdx::softhca

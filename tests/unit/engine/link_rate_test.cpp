@@ -6,7 +6,7 @@
 #include "tests/unit/engine/virtual_pair.h"
 
 namespace gdx::softhca::test {
-namespace {
+namespace link_rate_test {
 
 constexpr std::uint32_t kBytes = 4 << 20;
 constexpr std::uint64_t kPacketBytes = 4096 + 12 + 4 + 8 + 20 + 38;  // one amid a WRITE, on the link
@@ -125,5 +125,5 @@ TEST(LinkRate, without_a_rate_nothing_waits) {
   EXPECT_LE(pair.now_ns - start_ns, 30'000u) << "a few steps, for the window";
 }
 
-}  // namespace
+}  // namespace link_rate_test
 }  // namespace gdx::softhca::test

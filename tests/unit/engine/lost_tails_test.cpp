@@ -9,7 +9,7 @@
 #include "tests/unit/engine/virtual_pair.h"
 
 namespace gdx::softhca::test {
-namespace {
+namespace lost_tails_test {
 
 constexpr std::uint64_t kMs = 1'000'000;
 constexpr std::uint64_t kLimitNs = 1000 * kMs;  // far below the ACK timeout
@@ -46,5 +46,5 @@ TEST(LostTails, of_patient_queue_pairs_cost_a_tenth_of_a_second_at_most) {
   EXPECT_EQ(counters.timeouts, 0u);
 }
 
-}  // namespace
+}  // namespace lost_tails_test
 }  // namespace gdx::softhca::test

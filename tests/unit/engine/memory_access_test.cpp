@@ -9,7 +9,7 @@
 #include "tests/unit/engine/still_wire.h"
 
 namespace gdx::softhca {
-namespace {
+namespace memory_access_test {
 
 using mlx5::Syndrome;
 
@@ -113,5 +113,5 @@ TEST_F(MemoryAccessTest, atomic_returns_the_value_before_in_one_step_and_in_two)
   EXPECT_EQ(pcie_.payload_writes, 2u);
 }
 
-}  // namespace
+}  // namespace memory_access_test
 }  // namespace gdx::softhca

@@ -15,7 +15,7 @@
 #include "proto/mlx5/wqe.h"
 
 namespace gdx::softhca {
-namespace {
+namespace memory_table_test {
 
 constexpr std::uint32_t kPd = 7;
 constexpr KeyUser kUser{kPd, 0x11};
@@ -222,5 +222,5 @@ TEST_F(MemoryTableTest, paged_key_of_a_long_range_brings_in_a_part_at_a_time) {
   EXPECT_EQ(munmap(pages, kAll), 0);
 }
 
-}  // namespace
+}  // namespace memory_table_test
 }  // namespace gdx::softhca

@@ -11,7 +11,7 @@
 #include "tests/unit/engine/still_wire.h"
 
 namespace gdx::softhca::test {
-namespace {
+namespace objects_test {
 
 constexpr std::uint32_t kUnknown = 0xfffffe;
 constexpr std::uint32_t kMost = 1u << 15;  // entries of a queue
@@ -302,5 +302,5 @@ TEST_F(Objects, receives_posted_after_a_change_to_error_are_flushed_by_the_steps
   EXPECT_EQ(hca().failed_queue_pairs(), 0u) << "the program wanted that";
 }
 
-}  // namespace
+}  // namespace objects_test
 }  // namespace gdx::softhca::test

@@ -8,7 +8,7 @@
 #include "tests/unit/engine/still_wire.h"
 
 namespace gdx::softhca {
-namespace {
+namespace pacer_test {
 
 constexpr std::uint64_t kStartNs = 1'000'000'000;
 constexpr std::uint32_t kMtuBytes = 4096;
@@ -108,5 +108,5 @@ TEST_F(PacerTest, congestion_control_off_or_without_a_connection_limits_nothing)
   EXPECT_EQ(off.budget_bytes(kStartNs), ~std::uint64_t{0});
 }
 
-}  // namespace
+}  // namespace pacer_test
 }  // namespace gdx::softhca

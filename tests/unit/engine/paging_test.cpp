@@ -7,7 +7,7 @@
 #include <array>
 
 namespace gdx::softhca {
-namespace {
+namespace paging_test {
 
 constexpr std::size_t kPage = 4096;
 
@@ -73,5 +73,5 @@ TEST_F(PagingTest, what_is_not_there_is_an_answer_and_no_signal) {
   EXPECT_FALSE(paged_store(nullptr, bytes_.data(), 8));
 }
 
-}  // namespace
+}  // namespace paging_test
 }  // namespace gdx::softhca

@@ -7,7 +7,7 @@
 #include <vector>
 
 namespace gdx::softhca {
-namespace {
+namespace peer_windows_test {
 
 constexpr std::uint64_t kStartNs = 1'000'000'000;
 constexpr std::size_t kSocketBytes = 1 << 20;
@@ -217,5 +217,5 @@ TEST_F(Windows, beyond_the_most_peers_nothing_is_bounded) {
   EXPECT_NE(windows.to(wire::Address::ipv4(0x0b000000)), nullptr) << "who has one keeps it";
 }
 
-}  // namespace
+}  // namespace peer_windows_test
 }  // namespace gdx::softhca

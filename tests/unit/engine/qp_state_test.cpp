@@ -10,7 +10,7 @@
 #include <vector>
 
 namespace gdx::softhca {
-namespace {
+namespace qp_state_test {
 
 constexpr std::uint32_t kToInit = kQpState | kQpPkeyIndex | kQpPort | kQpAccessFlags;
 constexpr std::uint32_t kToRtr = kQpState | kQpAddress | kQpPathMtu | kQpDestinationQpn | kQpReceivePsn |
@@ -224,5 +224,5 @@ TEST(QpStates, transports_get_every_attribute_each_right_and_a_window_of_whole_p
   }
 }
 
-}  // namespace
+}  // namespace qp_state_test
 }  // namespace gdx::softhca

@@ -6,7 +6,7 @@
 #include "tests/unit/engine/virtual_pair.h"
 
 namespace gdx::softhca::test {
-namespace {
+namespace receive_credits_test {
 
 constexpr std::uint32_t kMessages = 40;
 constexpr std::uint64_t kReceiverTakesNs = 50'000;  // from a message to the next receive
@@ -118,5 +118,5 @@ TEST_F(ReceiveCredits, send_before_the_first_receive_is_refused_once_and_then_to
   EXPECT_EQ(sender().credit_probes, 0u);
 }
 
-}  // namespace
+}  // namespace receive_credits_test
 }  // namespace gdx::softhca::test

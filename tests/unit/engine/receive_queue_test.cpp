@@ -8,7 +8,7 @@
 #include "proto/mlx5/wqe.h"
 
 namespace gdx::softhca {
-namespace {
+namespace receive_queue_test {
 
 constexpr std::uint32_t kEntries = 4;
 constexpr std::uint32_t kStride = 64;
@@ -139,5 +139,5 @@ TEST_F(ReceiveQueueTest, receives_under_way_are_the_newest_that_were_taken) {
   EXPECT_STRNE(queue.check_invariants(under_way), nullptr);
 }
 
-}  // namespace
+}  // namespace receive_queue_test
 }  // namespace gdx::softhca

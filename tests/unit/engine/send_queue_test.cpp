@@ -11,7 +11,7 @@
 #include "tests/unit/engine/still_wire.h"
 
 namespace gdx::softhca {
-namespace {
+namespace send_queue_test {
 
 constexpr std::uint32_t kQpn = 0x1234;
 constexpr std::uint32_t kPd = 7;
@@ -170,5 +170,5 @@ TEST_F(SendQueueTest, invariants_find_a_slot_that_is_left_out_and_a_hold_that_is
   EXPECT_STREQ(queue_.check_invariants(), "a slot holds device memory that its audit counts as free");
 }
 
-}  // namespace
+}  // namespace send_queue_test
 }  // namespace gdx::softhca

@@ -11,7 +11,7 @@
 #include "tests/unit/engine/virtual_pair.h"
 
 namespace gdx::softhca::test {
-namespace {
+namespace services_test {
 
 using mlx5::CqeOpcode;
 using mlx5::Syndrome;
@@ -334,5 +334,5 @@ TEST_F(Datagrams, message_to_another_kind_of_address_ends_sending_and_no_packet_
   EXPECT_EQ(next_send(), Syndrome::kFlushed);
 }
 
-}  // namespace
+}  // namespace services_test
 }  // namespace gdx::softhca::test

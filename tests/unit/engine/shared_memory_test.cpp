@@ -8,7 +8,7 @@
 #include "tests/unit/engine/node.h"
 
 namespace gdx::softhca::test {
-namespace {
+namespace shared_memory_test {
 
 using mlx5::Syndrome;
 
@@ -136,5 +136,5 @@ TEST_F(FailingLocalHcas, peer_that_hangs_with_a_full_ring_exceeds_the_retries) {
   EXPECT_EQ(polled->syndrome, Syndrome::kRetryExceeded) << mlx5::syndrome_name(polled->syndrome);
 }
 
-}  // namespace
+}  // namespace shared_memory_test
 }  // namespace gdx::softhca::test

@@ -5,7 +5,7 @@
 #include <array>
 
 namespace gdx::softhca {
-namespace {
+namespace staging_audit_test {
 
 class StagingAuditTest : public testing::Test {
  protected:
@@ -62,5 +62,5 @@ TEST_F(StagingAuditTest, store_to_held_memory_is_found_at_release) {
   EXPECT_FALSE(audit_.held(960, 40));
 }
 
-}  // namespace
+}  // namespace staging_audit_test
 }  // namespace gdx::softhca

@@ -15,7 +15,7 @@
 #include "tests/unit/engine/node.h"
 
 namespace gdx::softhca::test {
-namespace {
+namespace step_test {
 
 using Bytes = std::vector<std::byte>;
 
@@ -452,5 +452,5 @@ TEST_F(WindowedStep, marker_of_a_peer_is_answered_from_its_socket_only) {
   EXPECT_EQ(hca().counters().dropped_packets, 1u);
 }
 
-}  // namespace
+}  // namespace step_test
 }  // namespace gdx::softhca::test

@@ -8,7 +8,7 @@
 #include "tests/unit/engine/node.h"
 
 namespace gdx::softhca::test {
-namespace {
+namespace two_hcas_errors_test {
 
 using mlx5::CqeOpcode;
 using mlx5::Syndrome;
@@ -450,5 +450,5 @@ TEST(OpenHca, bad_mtu_and_taken_address_are_errors) {
   EXPECT_EQ(open_hca(config, base).error().status, Status::kBusy);
 }
 
-}  // namespace
+}  // namespace two_hcas_errors_test
 }  // namespace gdx::softhca::test

@@ -11,7 +11,7 @@
 #include "tests/unit/engine/node.h"
 
 namespace gdx::softhca::test {
-namespace {
+namespace two_hcas_test {
 
 using mlx5::CqeOpcode;
 using mlx5::Syndrome;
@@ -451,5 +451,5 @@ TEST_F(TwoHcas, goodbye_behind_sends_is_seen_behind_their_completions) {
   b.hca->set_management_agent(nullptr);
 }
 
-}  // namespace
+}  // namespace two_hcas_test
 }  // namespace gdx::softhca::test

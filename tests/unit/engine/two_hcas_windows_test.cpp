@@ -11,7 +11,7 @@
 #include "tests/unit/engine/node.h"
 
 namespace gdx::softhca::test {
-namespace {
+namespace two_hcas_windows_test {
 
 using mlx5::CqeOpcode;
 using mlx5::Syndrome;
@@ -273,5 +273,5 @@ TEST_F(TwoHcasWithWindows, key_that_lies_in_pieces_is_written_read_and_sent_from
   EXPECT_EQ(await_a(), Syndrome::kRemoteAccess) << "an atomic needs its bytes in one piece";
 }
 
-}  // namespace
+}  // namespace two_hcas_windows_test
 }  // namespace gdx::softhca::test

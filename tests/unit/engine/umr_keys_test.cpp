@@ -12,7 +12,7 @@
 #include "proto/mlx5/umr.h"
 
 namespace gdx::softhca {
-namespace {
+namespace umr_keys_test {
 
 constexpr KeyUser kOwner{7, 0x11};
 constexpr KeyUser kSamePd{7, 0x12};
@@ -439,5 +439,5 @@ TEST_F(UmrKeys, key_is_invalidated_by_any_queue_pair_of_its_domain_and_by_peers_
   EXPECT_TRUE(table_.invalidate(shared, kSamePd));
 }
 
-}  // namespace
+}  // namespace umr_keys_test
 }  // namespace gdx::softhca

@@ -13,7 +13,7 @@
 #include "proto/mlx5/wqe.h"
 
 namespace gdx::softhca {
-namespace {
+namespace wqe_parser_test {
 
 using mlx5::Syndrome;
 using mlx5::WqeOpcode;
@@ -405,5 +405,5 @@ TEST_F(WqeParser, umr_cut_off_or_beyond_what_keys_have_is_a_fault) {
   EXPECT_EQ(fault_of(8, control), Syndrome::kMemoryWindowBind);
 }
 
-}  // namespace
+}  // namespace wqe_parser_test
 }  // namespace gdx::softhca

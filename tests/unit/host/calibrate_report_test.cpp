@@ -14,7 +14,7 @@
 #include "tests/expected_text.h"
 
 namespace gdx::calibration {
-namespace {
+namespace calibrate_report_test {
 
 constexpr double kNone = 0;
 
@@ -84,5 +84,5 @@ TEST(CalibrateReport, median_is_that_of_the_rounds_in_any_order) {
   EXPECT_EQ(size.spread[2].most_ns, 0);
 }
 
-}  // namespace
+}  // namespace calibrate_report_test
 }  // namespace gdx::calibration

@@ -13,7 +13,7 @@
 #include "host/team/connector.h"
 
 namespace gdx {
-namespace {
+namespace connector_rules_test {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
@@ -281,5 +281,5 @@ TEST_F(ConnectorCalls, contradiction_is_refused_by_name) {
   }
 }
 
-}  // namespace
+}  // namespace connector_rules_test
 }  // namespace gdx

@@ -19,7 +19,7 @@
 #include "tests/unit/host/loopback.h"
 
 namespace gdx {
-namespace {
+namespace connector_test {
 
 using bootstrap::ConnectorIdentity;
 using bootstrap::ConnectorMessage;
@@ -507,5 +507,5 @@ TEST_F(Letter, each_wrong_field_is_named) {
               HasSubstr("length 100"));
 }
 
-}  // namespace
+}  // namespace connector_test
 }  // namespace gdx

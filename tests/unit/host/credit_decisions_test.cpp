@@ -11,7 +11,7 @@
 #include "host/staging/credit_scheduler.h"
 
 namespace gdx {
-namespace {
+namespace credit_decisions_test {
 
 struct Step {
   const char* events;  // calls of the scheduler with their numbers
@@ -129,5 +129,5 @@ TEST(CreditDecisions, rounds_give_each_endpoint_that_waits_a_slot_in_turn) {
                                   {"want 1 1; back 0 0", "2<=5 2+0 1<=1 1+8"}});
 }
 
-}  // namespace
+}  // namespace credit_decisions_test
 }  // namespace gdx

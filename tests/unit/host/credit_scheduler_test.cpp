@@ -13,7 +13,7 @@
 #include "host/staging/credit_exchange.h"
 
 namespace gdx {
-namespace {
+namespace credit_scheduler_test {
 
 // Endpoints that take what they are granted, and hold it until told.
 class Credits : public ::testing::Test {
@@ -459,5 +459,5 @@ TEST(UnlimitedCredits, are_of_each_slot_and_of_no_other) {
   EXPECT_EQ(held[4].slot, 9u);
 }
 
-}  // namespace
+}  // namespace credit_scheduler_test
 }  // namespace gdx

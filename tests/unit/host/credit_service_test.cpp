@@ -11,7 +11,7 @@
 #include "host/staging/progress.h"
 
 namespace gdx {
-namespace {
+namespace credit_service_test {
 
 constexpr std::uint32_t kSlots = 8;
 constexpr std::chrono::seconds kGenerous{20};
@@ -156,5 +156,5 @@ TEST_F(Service, bad_return_is_counted) {
   EXPECT_EQ(service.leased_slots(), 1u);
 }
 
-}  // namespace
+}  // namespace credit_service_test
 }  // namespace gdx

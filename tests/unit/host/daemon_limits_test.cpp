@@ -3,7 +3,7 @@
 #include "host/daemon/group.h"
 
 namespace gdx::daemon {
-namespace {
+namespace daemon_limits_test {
 
 constexpr std::uint64_t kSecondNs = 1'000'000'000;
 
@@ -30,5 +30,5 @@ TEST(DaemonRate, nobody_waits_for_longer_than_all_who_may_wait_at_once) {
   EXPECT_EQ(rate.take(now_ns + 10 * kSecondNs / 1000), 11 * kSecondNs / 1000);
 }
 
-}  // namespace
+}  // namespace daemon_limits_test
 }  // namespace gdx::daemon

@@ -26,7 +26,7 @@
 #include "tests/fuzz/daemon_attacker.h"
 
 namespace gdx::daemon {
-namespace {
+namespace daemon_server_test {
 
 using nlohmann::json;
 using ::testing::HasSubstr;
@@ -231,5 +231,5 @@ TEST_F(DaemonServer, users_are_those_with_programs_and_operators_count_for_none)
   EXPECT_TRUE(until([&] { return users(0).empty(); }));
 }
 
-}  // namespace
+}  // namespace daemon_server_test
 }  // namespace gdx::daemon

@@ -22,7 +22,7 @@
 #include "tests/fuzz/daemon_attacker.h"
 
 namespace gdx::daemon {
-namespace {
+namespace daemon_session_test {
 
 using ::testing::HasSubstr;
 
@@ -222,5 +222,5 @@ TEST(DaemonSession, figures_are_of_each_endpoints_own_words) {
   EXPECT_EQ(client.session().figures().endpoints.at(0).qpn, made[1].qpn);
 }
 
-}  // namespace
+}  // namespace daemon_session_test
 }  // namespace gdx::daemon

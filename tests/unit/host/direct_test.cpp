@@ -28,7 +28,7 @@
 #include "tests/unit/host/loopback.h"
 
 namespace gdx {
-namespace {
+namespace direct_test {
 
 using test::kLongNs;
 using test::kShortNs;
@@ -453,5 +453,5 @@ TEST(Node, processes_are_apart_by_boot_network_and_user_but_not_by_name) {
   EXPECT_EQ(node_identity("/nowhere").error().status, Status::kSystem);
 }
 
-}  // namespace
+}  // namespace direct_test
 }  // namespace gdx

@@ -18,7 +18,7 @@
 #include "tests/unit/host/own_gdxd.h"
 
 namespace gdx {
-namespace {
+namespace endpoint_gdxd_test {
 
 template <typename T>
 T must(Result<T> result) {
@@ -140,5 +140,5 @@ TEST_F(OfGdxd, loss_of_gdxd_aborts_endpoints_that_are_there_and_writes_to_no_oth
   EXPECT_EQ(munmap(page, page_bytes()), 0);
 }
 
-}  // namespace
+}  // namespace endpoint_gdxd_test
 }  // namespace gdx

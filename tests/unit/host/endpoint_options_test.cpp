@@ -10,7 +10,7 @@
 #include "host/queue/wqe_text.h"
 
 namespace gdx {
-namespace {
+namespace endpoint_options_test {
 
 EndpointAddress plausible_address() {
   EndpointAddress address{};
@@ -298,5 +298,5 @@ TEST(EndpointFault, request_names_its_kind_its_bytes_and_both_memories) {
   }
 }
 
-}  // namespace
+}  // namespace endpoint_options_test
 }  // namespace gdx

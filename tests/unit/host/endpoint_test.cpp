@@ -29,7 +29,7 @@
 #include "tests/unit/host/handle_pointers.h"
 
 namespace gdx {
-namespace {
+namespace endpoint_test {
 
 using ::testing::HasSubstr;
 
@@ -548,5 +548,5 @@ TEST_F(OnHca, assigned_to_the_old_device_is_closed_and_the_new_one_works) {
   EXPECT_TRUE(allocate_memory(hca, 64));
 }
 
-}  // namespace
+}  // namespace endpoint_test
 }  // namespace gdx

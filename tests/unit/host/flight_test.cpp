@@ -13,7 +13,7 @@
 #include "proto/mlx5/doorbell.h"
 
 namespace gdx {
-namespace {
+namespace flight_test {
 
 constexpr std::uint32_t kBlocks = 64;
 
@@ -180,5 +180,5 @@ TEST(FlightText, of_unknown_codes_is_text) {
     EXPECT_NE(event_text({.kind = static_cast<FlightKind>(kind), .code = 255}), "");
 }
 
-}  // namespace
+}  // namespace flight_test
 }  // namespace gdx

@@ -8,7 +8,7 @@
 #include <vector>
 
 namespace gdx::bootstrap {
-namespace {
+namespace frame_test {
 
 constexpr FrameSet kAll{FrameType::kHello, FrameType::kWelcome, FrameType::kContribution,
                         FrameType::kGathered, FrameType::kFailed};
@@ -175,5 +175,5 @@ TEST(Failure, overlong_reason_is_cut_to_what_the_protocol_allows) {
   EXPECT_EQ(decode_failure(**frame).reason.size(), kMaxReasonBytes);
 }
 
-}  // namespace
+}  // namespace frame_test
 }  // namespace gdx::bootstrap

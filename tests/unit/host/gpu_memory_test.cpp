@@ -11,7 +11,7 @@
 #include "tests/open_files.h"
 
 namespace gdx {
-namespace {
+namespace gpu_memory_test {
 
 Gpu open_gpu() {
   auto gpu = Gpu::open();
@@ -89,5 +89,5 @@ TEST(QueueMemoryOfGpu, holds_the_queue_and_leaves_to_the_host_what_the_host_writ
   EXPECT_EQ(memory->load_state()->producer, 77u);
 }
 
-}  // namespace
+}  // namespace gpu_memory_test
 }  // namespace gdx

@@ -10,7 +10,7 @@
 #include "host/memory/memory.h"
 
 namespace gdx {
-namespace {
+namespace gpu_order_test {
 
 using ::testing::HasSubstr;
 
@@ -39,5 +39,5 @@ TEST(GpuWriteOrder, decides_what_an_hca_of_hardware_may_write) {
   EXPECT_THAT(refusal_of(*hca, WriteOrder::kBelowOwner), HasSubstr("WRITES_ORDERING below OWNER"));
 }
 
-}  // namespace
+}  // namespace gpu_order_test
 }  // namespace gdx

@@ -19,7 +19,7 @@
 #include "host/memory/memory.h"
 
 namespace gdx {
-namespace {
+namespace gpu_registration_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -439,5 +439,5 @@ TEST_F(RegisteredGpuMemory, umem_goes_the_same_ways) {
   EXPECT_THAT(refused.error().message, AllOf(HasSubstr("dmabuf: HCA"), HasSubstr("nvidia_peermem: HCA")));
 }
 
-}  // namespace
+}  // namespace gpu_registration_test
 }  // namespace gdx

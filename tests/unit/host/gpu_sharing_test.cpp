@@ -22,7 +22,7 @@
 #include "tests/open_files.h"
 
 namespace gdx {
-namespace {
+namespace gpu_sharing_test {
 
 using test::open_files;
 using ::testing::AllOf;
@@ -373,5 +373,5 @@ TEST_F(GpuSharing, mapped_ranges_and_pools_go_through_the_registration_table) {
   ASSERT_EQ(gpu().run([&] { return Range::call().mem_free_async(pooled, nullptr); }), CUDA_SUCCESS);
 }
 
-}  // namespace
+}  // namespace gpu_sharing_test
 }  // namespace gdx

@@ -29,7 +29,7 @@ extern "C" const int gdx_kernels_are_cuda;
 extern "C" const int gdx_kernels_are_cuda = 1;
 
 namespace gdx {
-namespace {
+namespace gpu_test {
 
 using ::testing::AllOf;
 using ::testing::ElementsAre;
@@ -326,5 +326,5 @@ TEST_F(OnFakeGpu, peers_memory_is_mapped_as_long_as_the_mapping_and_ones_own_is_
   });
 }
 
-}  // namespace
+}  // namespace gpu_test
 }  // namespace gdx

@@ -20,7 +20,7 @@
 #include "tests/unit/host/loopback.h"
 
 namespace gdx::ipc {
-namespace {
+namespace ipc_test {
 
 std::uint64_t soon() { return monotonic_ns() + test::kLongNs; }
 
@@ -311,5 +311,5 @@ TEST(Daemon, wake_up_is_sent_and_needs_no_answer) {
   daemon->wake();
 }
 
-}  // namespace
+}  // namespace ipc_test
 }  // namespace gdx::ipc

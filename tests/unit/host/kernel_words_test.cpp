@@ -14,7 +14,7 @@
 #include "proto/gpu/queue.h"
 
 namespace gdx {
-namespace {
+namespace kernel_words_test {
 
 TEST(OwnerWord, refuses_before_and_after_its_use_and_each_use_has_values_of_its_own) {
   std::set<std::uint64_t> values;
@@ -93,5 +93,5 @@ TEST(HostRinger, each_word_rings_its_own_doorbell_and_at_its_end_once_more) {
   }
 }
 
-}  // namespace
+}  // namespace kernel_words_test
 }  // namespace gdx

@@ -24,7 +24,7 @@
 #include "tests/open_files.h"
 
 namespace gdx {
-namespace {
+namespace launcher_test {
 
 using ::testing::AllOf;
 using ::testing::Contains;
@@ -557,5 +557,5 @@ TEST(PcapPath, rank_goes_before_the_extension) {
   EXPECT_EQ(pcap_path("/tmp/b.c/run", 2), "/tmp/b.c/run.rank2");
 }
 
-}  // namespace
+}  // namespace launcher_test
 }  // namespace gdx

@@ -16,7 +16,7 @@
 #include "tests/unit/host/loopback.h"
 
 namespace gdx::bootstrap {
-namespace {
+namespace local_socket_test {
 
 using test::kLongNs;
 using test::kShortNs;
@@ -154,5 +154,5 @@ TEST(LocalSocket, other_ends_user_is_known) {
   EXPECT_EQ(peer->uid, ::geteuid());
 }
 
-}  // namespace
+}  // namespace local_socket_test
 }  // namespace gdx::bootstrap

@@ -18,7 +18,7 @@
 #include "host/staging/progress.h"
 
 namespace gdx::calibration {
-namespace {
+namespace measure_test {
 
 using testing::AllOf;
 using testing::HasSubstr;
@@ -201,5 +201,5 @@ TEST_F(Measure, payload_in_gpu_memory_needs_a_gpu) {
   EXPECT_EQ(measured.error().status, Status::kInvalidArgument);
 }
 
-}  // namespace
+}  // namespace measure_test
 }  // namespace gdx::calibration

@@ -10,7 +10,7 @@
 #include <string>
 
 namespace gdx {
-namespace {
+namespace pci_sysfs_test {
 
 namespace fs = std::filesystem;
 
@@ -101,5 +101,5 @@ TEST_F(PciSysfs, broken_lists_of_capabilities_end) {
   EXPECT_EQ(read_acs(kDevice, devices_), AcsState::kDirect);
 }
 
-}  // namespace
+}  // namespace pci_sysfs_test
 }  // namespace gdx

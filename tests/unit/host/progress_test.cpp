@@ -6,7 +6,7 @@
 #include <vector>
 
 namespace gdx {
-namespace {
+namespace progress_test {
 
 class Service final : public ProgressService {
  public:
@@ -57,5 +57,5 @@ TEST(Progress, idle_pass_tells_of_endpoints_that_another_process_serves) {
   wake_software_hca();  // of none
 }
 
-}  // namespace
+}  // namespace progress_test
 }  // namespace gdx

@@ -10,7 +10,7 @@
 #include "base/page_size.h"
 
 namespace gdx {
-namespace {
+namespace queue_memory_test {
 
 TEST(QueueMemory, fresh_completion_queue_holds_no_valid_entry) {
   const auto memory = QueueMemory::allocate(128, 32);
@@ -77,5 +77,5 @@ TEST(QueueMemory, credit_areas_of_two_pools_share_no_byte) {
   }
 }
 
-}  // namespace
+}  // namespace queue_memory_test
 }  // namespace gdx

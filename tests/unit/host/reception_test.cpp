@@ -16,7 +16,7 @@
 #include "tests/open_files.h"
 
 namespace gdx::bootstrap {
-namespace {
+namespace reception_test {
 
 constexpr std::uint64_t kLongNs = 30'000'000'000;
 
@@ -65,5 +65,5 @@ TEST_F(Strangers, give_their_descriptors_to_those_who_come) {
                         own_text(silent), own_text(newer)));
 }
 
-}  // namespace
+}  // namespace reception_test
 }  // namespace gdx::bootstrap

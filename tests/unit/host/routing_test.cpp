@@ -7,7 +7,7 @@
 #include "proto/mlx5/prm.h"
 
 namespace gdx {
-namespace {
+namespace routing_test {
 
 namespace prm = mlx5::prm;
 
@@ -44,5 +44,5 @@ TEST_F(Told, ports_of_a_bond_count_where_it_is_active_and_queue_pairs_may_choose
   EXPECT_EQ(read().lag_ports, 0) << "no bond";
 }
 
-}  // namespace
+}  // namespace routing_test
 }  // namespace gdx

@@ -14,7 +14,7 @@
 #include "host/memory/memory.h"
 
 namespace gdx {
-namespace {
+namespace shared_file_test {
 
 TEST(SharedFile, each_range_inside_is_found_at_its_place_until_the_listing_ends) {
   const std::size_t bytes = 2 * page_bytes();
@@ -82,5 +82,5 @@ TEST(Access, change_by_a_peer_needs_local_write) {
   }
 }
 
-}  // namespace
+}  // namespace shared_file_test
 }  // namespace gdx

@@ -5,7 +5,7 @@
 #include "host/staging/staging_pool.h"
 
 namespace gdx {
-namespace {
+namespace staging_options_test {
 
 constexpr std::uint64_t kDeviceBytes = 128 * 1024;
 
@@ -119,5 +119,5 @@ TEST(StagingLease, empty_lease_has_no_slots_and_may_be_moved) {
   other.retire();
 }
 
-}  // namespace
+}  // namespace staging_options_test
 }  // namespace gdx

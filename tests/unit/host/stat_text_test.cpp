@@ -6,7 +6,7 @@
 #include "tests/expected_text.h"
 
 namespace gdx {
-namespace {
+namespace stat_text_test {
 
 using Json = nlohmann::ordered_json;
 
@@ -50,5 +50,5 @@ TEST(StatText, has_each_figure_and_of_a_later_picture_the_rates) {
               stat_text(first, Json::object(), 0) + "\n2.5 s later\n" + stat_text(then, first, 2.5));
 }
 
-}  // namespace
+}  // namespace stat_text_test
 }  // namespace gdx

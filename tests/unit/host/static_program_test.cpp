@@ -14,7 +14,7 @@
 #include "host/cli/launcher.h"
 
 namespace gdx {
-namespace {
+namespace static_program_test {
 
 // Parts of an ELF file, in the order of the file.
 struct Elf {
@@ -114,5 +114,5 @@ TEST(StaticProgram, is_one_without_an_interpreter) {
   EXPECT_FALSE(is_static_program(testing::TempDir()));
 }
 
-}  // namespace
+}  // namespace static_program_test
 }  // namespace gdx

@@ -26,7 +26,7 @@
 #include "host/cli/supervisor.h"
 
 namespace gdx {
-namespace {
+namespace supervision_test {
 
 constexpr int kBoundMs = 20'000;  // never reached unless a test fails
 constexpr int kRanks = 2;
@@ -330,5 +330,5 @@ TEST_F(Supervision, ranks_stay_in_the_group_of_the_launcher) {
   EXPECT_EQ(launch(shell("test $(cut -d' ' -f5 /proc/$$/stat) = " + group)).value_or(-1), 0);
 }
 
-}  // namespace
+}  // namespace supervision_test
 }  // namespace gdx

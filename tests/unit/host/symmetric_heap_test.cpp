@@ -8,7 +8,7 @@
 #include <random>
 
 namespace gdx {
-namespace {
+namespace symmetric_heap_test {
 
 using ::testing::HasSubstr;
 
@@ -95,5 +95,5 @@ TEST(SymmetricHeap, equal_calls_give_equal_offsets_and_no_overlap) {
   EXPECT_GT(refused, 0u) << "the heap was never full";
 }
 
-}  // namespace
+}  // namespace symmetric_heap_test
 }  // namespace gdx

@@ -11,7 +11,7 @@
 #include "tests/unit/host/loopback.h"
 
 namespace gdx {
-namespace {
+namespace team_options_test {
 
 using team::agree;
 using team::Call;
@@ -131,5 +131,5 @@ TEST(TeamAgreement, failure_of_one_rank_reaches_the_others_with_its_reason) {
   });
 }
 
-}  // namespace
+}  // namespace team_options_test
 }  // namespace gdx

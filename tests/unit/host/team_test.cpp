@@ -24,7 +24,7 @@
 #include "tests/unit/host/loopback.h"
 
 namespace gdx {
-namespace {
+namespace team_test {
 
 using test::kLongNs;
 using test::LoopbackRoot;
@@ -347,5 +347,5 @@ TEST_F(LoneTeam, endpoints_have_slots_of_the_pools_that_the_options_ask_for) {
   EXPECT_THAT(refusal(Team::create(elsewhere)), HasSubstr("nosuch0"));
 }
 
-}  // namespace
+}  // namespace team_test
 }  // namespace gdx

@@ -12,7 +12,7 @@
 #include <vector>
 
 namespace gdx {
-namespace {
+namespace topology_test {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
@@ -288,5 +288,5 @@ TEST(Topology, gpu_that_runs_no_cuda_is_shown_and_pairs_with_nothing) {
   EXPECT_THAT(paths_to(topology, "mlx5_0", {"0001:af:00.0"}), IsEmpty());
 }
 
-}  // namespace
+}  // namespace topology_test
 }  // namespace gdx

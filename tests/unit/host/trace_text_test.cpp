@@ -12,7 +12,7 @@
 #include <utility>
 
 namespace gdx {
-namespace {
+namespace trace_text_test {
 
 using ::testing::HasSubstr;
 using Json = nlohmann::ordered_json;
@@ -116,5 +116,5 @@ TEST(TraceEvents, of_an_endpoint_without_events_are_its_name) {
               HasSubstr("gdx0 QP 0x45"));
 }
 
-}  // namespace
+}  // namespace trace_text_test
 }  // namespace gdx

@@ -15,7 +15,7 @@
 #include "tests/unit/host/loopback.h"
 
 namespace gdx {
-namespace {
+namespace world_hostile_test {
 
 using bootstrap::encode_frame;
 using bootstrap::encode_hello;
@@ -461,5 +461,5 @@ TEST(WorldHostile, second_collective_has_the_next_number_and_polling_takes_no_re
   EXPECT_EQ(rank_1_receives_behind_a_collective(failure, true).message, "rank 0 ended the job: no room");
 }
 
-}  // namespace
+}  // namespace world_hostile_test
 }  // namespace gdx

@@ -15,7 +15,7 @@
 #include "host/bootstrap/world.h"
 
 namespace gdx {
-namespace {
+namespace world_options_test {
 
 class WorldOptionsEnvironment : public ::testing::Test {
  protected:
@@ -180,5 +180,5 @@ TEST(HostPort, malformed_addresses_are_refused) {
   }
 }
 
-}  // namespace
+}  // namespace world_options_test
 }  // namespace gdx

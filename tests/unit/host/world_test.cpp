@@ -13,7 +13,7 @@
 #include "tests/unit/host/loopback.h"
 
 namespace gdx {
-namespace {
+namespace world_test {
 
 using test::kLongNs;
 using test::kShortNs;
@@ -302,5 +302,5 @@ TEST(RankList, few_are_named_and_many_are_counted) {
   EXPECT_EQ(rank_list({1, 2, 3, 4, 5, 6, 7, 8, 9, 10}), "ranks 1, 2, 3, 4, 5, 6, 7, 8 and 2 more");
 }
 
-}  // namespace
+}  // namespace world_test
 }  // namespace gdx

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 namespace gdx::pcie {
-namespace {
+namespace channel_test {
 
 constexpr double kBytePerPs = 1e12;  // so that times are byte counts
 
@@ -142,5 +142,5 @@ TEST(Channel, owed_link_packets_leave_while_the_wire_is_idle) {
   EXPECT_EQ(channel.send_next(1000)->left_at, 1280u);
 }
 
-}  // namespace
+}  // namespace channel_test
 }  // namespace gdx::pcie

@@ -8,7 +8,7 @@
 #include "tests/unit/pcie/rates.h"
 
 namespace gdx::pcie {
-namespace {
+namespace fabric_test {
 
 constexpr std::uint64_t kMany = std::uint64_t{1} << 20;
 
@@ -247,5 +247,5 @@ TEST(Fabric, run_repeated_is_the_same_to_the_picosecond) {
   EXPECT_EQ(run(), run());
 }
 
-}  // namespace
+}  // namespace fabric_test
 }  // namespace gdx::pcie

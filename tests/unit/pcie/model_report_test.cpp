@@ -15,7 +15,7 @@
 #include "tests/expected_text.h"
 
 namespace gdx::pcie {
-namespace {
+namespace model_report_test {
 
 namespace fs = std::filesystem;
 using testing::HasSubstr;
@@ -129,5 +129,5 @@ TEST_F(ModelPlot, that_cannot_be_drawn_is_an_error_before_and_after) {
             "no plot: gnuplot could not write " + file + "; choose another place");
 }
 
-}  // namespace
+}  // namespace model_report_test
 }  // namespace gdx::pcie

@@ -8,7 +8,7 @@
 #include "tests/unit/pcie/rates.h"
 
 namespace gdx::pcie {
-namespace {
+namespace published_figures_test {
 
 using test::gigabits;
 using test::gigabytes;
@@ -204,5 +204,5 @@ TEST(PublishedFigures, read_across_a_root_complex_falls_with_distance) {
   }
 }
 
-}  // namespace
+}  // namespace published_figures_test
 }  // namespace gdx::pcie

@@ -9,7 +9,7 @@
 #include "driver-shim/pcie/world/measure.h"
 
 namespace gdx::pcie {
-namespace {
+namespace world_order_test {
 
 // Returns the bytes that have been delivered at each completion of one put of each endpoint.
 std::vector<std::uint64_t> delivered_at_completions(const WorldConfig& config, Mode mode, std::uint64_t bytes,
@@ -134,5 +134,5 @@ TEST(WorldFigures, of_queues_in_gpu_memory_and_blueflame) {
     EXPECT_EQ(figures_of(config, row.mode, row.bytes), row.figures) << name(row.mode);
 }
 
-}  // namespace
+}  // namespace world_order_test
 }  // namespace gdx::pcie

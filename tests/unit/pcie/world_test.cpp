@@ -7,7 +7,7 @@
 #include "driver-shim/pcie/world/measure.h"
 
 namespace gdx::pcie {
-namespace {
+namespace world_test {
 
 using testing::HasSubstr;
 
@@ -428,5 +428,5 @@ TEST(WorldConfig, message_of_exactly_a_work_request_is_batched) {
   EXPECT_THAT(check(world, Mode::kBounce, 8).error().message, testing::EndsWith("each keeps one: use fewer"));
 }
 
-}  // namespace
+}  // namespace world_test
 }  // namespace gdx::pcie

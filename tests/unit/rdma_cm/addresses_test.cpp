@@ -5,7 +5,7 @@
 #include "tests/unit/rdma_cm/programs.h"
 
 namespace gdx::softhca::uverbs {
-namespace {
+namespace addresses_test {
 
 // As the Linux kernel's headers lay them out, byte by byte.
 template <typename Sockaddr>
@@ -102,5 +102,5 @@ TEST(CmAddress, the_kernel_is_asked_for_routes_and_own_addresses) {
   close(next);
 }
 
-}  // namespace
+}  // namespace addresses_test
 }  // namespace gdx::softhca::uverbs

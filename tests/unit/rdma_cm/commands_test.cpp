@@ -9,7 +9,7 @@ namespace gdx::softhca::uverbs {
 
 RealFunction<int(int)> real_close{"close"};  // of the hooks, which are not linked here
 
-namespace {
+namespace commands_test {
 
 using gdx::cm::Message;
 using gdx::cm::MessageType;
@@ -557,5 +557,5 @@ TEST_F(CmCommands, file_has_the_flags_that_it_is_opened_with) {
   EXPECT_FALSE(program_.node.in_use());
 }
 
-}  // namespace
+}  // namespace commands_test
 }  // namespace gdx::softhca::uverbs

@@ -8,7 +8,7 @@
 #include "tests/unit/rdma_cm/programs.h"
 
 namespace gdx::softhca::uverbs {
-namespace {
+namespace connections_test {
 
 using gdx::cm::Message;
 using gdx::cm::MessageType;
@@ -559,5 +559,5 @@ TEST_P(Connections, datagram_service_gives_its_queue_pair_and_key_or_refuses) {
 INSTANTIATE_TEST_SUITE_P(Layers, Connections, testing::Bool(),
                          [](const auto& layer) { return layer.param ? "infiniband" : "roce"; });
 
-}  // namespace
+}  // namespace connections_test
 }  // namespace gdx::softhca::uverbs

@@ -13,7 +13,7 @@
 #include "tests/unit/roce/pcap_reader.h"
 
 namespace gdx::roce {
-namespace {
+namespace capture_test {
 
 using test::CapturedPacket;
 
@@ -110,5 +110,5 @@ INSTANTIATE_TEST_SUITE_P(SoftRoce, RoceCapture,
                            return name;
                          });
 
-}  // namespace
+}  // namespace capture_test
 }  // namespace gdx::roce

@@ -10,7 +10,7 @@
 #include "proto/roce/window.h"
 
 namespace gdx::roce {
-namespace {
+namespace codec_test {
 
 std::vector<Opcode> known_opcodes() {
   std::vector<Opcode> opcodes;
@@ -210,5 +210,5 @@ TEST(RoceCodec, pad_count_completes_words) {
   EXPECT_EQ(pad_count_for(4096), 0);
 }
 
-}  // namespace
+}  // namespace codec_test
 }  // namespace gdx::roce

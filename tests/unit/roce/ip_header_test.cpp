@@ -6,7 +6,7 @@
 #include <vector>
 
 namespace gdx::roce {
-namespace {
+namespace ip_header_test {
 
 constexpr Gid kSource{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 192, 168, 0, 1};
 constexpr Gid kDestination{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 192, 168, 0, 199};
@@ -69,5 +69,5 @@ TEST(IpHeader, grh_of_ipv6_is_the_whole_header) {
   EXPECT_EQ(numbers(grh(source, destination, false, 0x0123)), expected);
 }
 
-}  // namespace
+}  // namespace ip_header_test
 }  // namespace gdx::roce

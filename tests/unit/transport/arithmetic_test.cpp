@@ -6,7 +6,7 @@
 #include "driver-shim/softhca/transport/token_bucket.h"
 
 namespace gdx::softhca::transport {
-namespace {
+namespace arithmetic_test {
 
 TEST(AtomicOperation, masked_swap_looks_at_and_replaces_its_bits_only) {
   const AtomicOperation swap{
@@ -54,5 +54,5 @@ TEST(TokenBucket, burst_then_one_token_an_interval) {
   EXPECT_FALSE(bucket.take(1000));
 }
 
-}  // namespace
+}  // namespace arithmetic_test
 }  // namespace gdx::softhca::transport

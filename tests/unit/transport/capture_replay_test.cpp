@@ -14,7 +14,7 @@
 #include "tests/unit/roce/pcap_reader.h"
 
 namespace gdx::softhca::transport {
-namespace {
+namespace capture_replay_test {
 
 using mlx5::Syndrome;
 using mlx5::WqeOpcode;
@@ -336,5 +336,5 @@ INSTANTIATE_TEST_SUITE_P(
       return name.substr(0, name.find('.'));
     });
 
-}  // namespace
+}  // namespace capture_replay_test
 }  // namespace gdx::softhca::transport

@@ -8,7 +8,7 @@
 #include "tests/unit/transport/recording_ports.h"
 
 namespace gdx::softhca::transport {
-namespace {
+namespace credits_test {
 
 using mlx5::WqeOpcode;
 using roce::Opcode;
@@ -350,5 +350,5 @@ TEST_F(AdvertisingResponder, connection_of_writes_alone_is_not_watched) {
   EXPECT_FALSE(responder.watches_receives());
 }
 
-}  // namespace
+}  // namespace credits_test
 }  // namespace gdx::softhca::transport

@@ -7,7 +7,7 @@
 #include <random>
 
 namespace gdx::softhca::transport {
-namespace {
+namespace dcqcn_test {
 
 constexpr std::uint64_t kStart = 1'000'000'000;
 constexpr double kG = 1.0 / 256;
@@ -202,5 +202,5 @@ TEST(Dcqcn, any_order_of_events_stays_between_minimum_and_line_rate) {
   }
 }
 
-}  // namespace
+}  // namespace dcqcn_test
 }  // namespace gdx::softhca::transport

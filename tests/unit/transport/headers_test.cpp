@@ -7,7 +7,7 @@
 #include "tests/unit/transport/recording_ports.h"
 
 namespace gdx::softhca::transport {
-namespace {
+namespace headers_test {
 
 using mlx5::Syndrome;
 using mlx5::WqeOpcode;
@@ -180,5 +180,5 @@ TEST(RcFailures, response_of_another_kind_than_its_request_is_a_bad_response) {
   }
 }
 
-}  // namespace
+}  // namespace headers_test
 }  // namespace gdx::softhca::transport

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 namespace gdx::softhca::transport {
-namespace {
+namespace peer_window_test {
 
 constexpr std::uint64_t kStartNs = 1'000'000'000;
 constexpr std::uint64_t kLimit = 1'000'000;
@@ -397,5 +397,5 @@ TEST(Shares, restarted_peer_counts_from_its_beginning) {
   EXPECT_EQ(grant->limit_units, 100 + shares.capacity_units());
 }
 
-}  // namespace
+}  // namespace peer_window_test
 }  // namespace gdx::softhca::transport

@@ -6,7 +6,7 @@
 #include "tests/unit/transport/recording_ports.h"
 
 namespace gdx::softhca::transport {
-namespace {
+namespace requester_test {
 
 using mlx5::Syndrome;
 using mlx5::WqeOpcode;
@@ -577,5 +577,5 @@ TEST_F(RequesterAtWrap, psn_wraps_to_zero_and_acks_beyond_it_count) {
   EXPECT_THAT(port.completed, ElementsAre(Pair(0, Syndrome::kNone)));
 }
 
-}  // namespace
+}  // namespace requester_test
 }  // namespace gdx::softhca::transport

@@ -6,7 +6,7 @@
 #include "tests/unit/transport/recording_ports.h"
 
 namespace gdx::softhca::transport {
-namespace {
+namespace responder_test {
 
 using mlx5::CqeOpcode;
 using mlx5::Syndrome;
@@ -592,5 +592,5 @@ TEST_F(ResponderTest, responses_are_not_taken_for_requests) {
   EXPECT_EQ(responder.expected_psn(), 100u);
 }
 
-}  // namespace
+}  // namespace responder_test
 }  // namespace gdx::softhca::transport

@@ -6,7 +6,7 @@
 #include "tests/unit/transport/recording_ports.h"
 
 namespace gdx::softhca::transport {
-namespace {
+namespace tail_resend_test {
 
 using mlx5::Syndrome;
 using mlx5::WqeOpcode;
@@ -312,5 +312,5 @@ TEST_F(TailResend, queue_pair_without_a_timeout_has_no_timer) {
   EXPECT_EQ(requester.next_deadline_ns(), kNever);
 }
 
-}  // namespace
+}  // namespace tail_resend_test
 }  // namespace gdx::softhca::transport

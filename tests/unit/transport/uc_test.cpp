@@ -6,7 +6,7 @@
 #include "tests/unit/transport/recording_ports.h"
 
 namespace gdx::softhca::transport {
-namespace {
+namespace uc_test {
 
 using mlx5::CqeOpcode;
 using mlx5::Syndrome;
@@ -300,5 +300,5 @@ TEST_F(UcResponderTest, short_first_and_foreign_middle_are_dropped) {
   EXPECT_EQ(port.trace, "");
 }
 
-}  // namespace
+}  // namespace uc_test
 }  // namespace gdx::softhca::transport

@@ -6,7 +6,7 @@
 #include "tests/unit/transport/recording_ports.h"
 
 namespace gdx::softhca::transport {
-namespace {
+namespace ud_test {
 
 using mlx5::Syndrome;
 using mlx5::WqeOpcode;
@@ -131,5 +131,5 @@ TEST_F(UdResponderTest, receive_too_small_is_fatal) {
   EXPECT_EQ(port.completions[0].syndrome, Syndrome::kLocalLength);
 }
 
-}  // namespace
+}  // namespace ud_test
 }  // namespace gdx::softhca::transport

@@ -19,7 +19,7 @@
 #include "tests/unit/uverbs/device_node.h"
 
 namespace gdx::softhca::uverbs {
-namespace {
+namespace answers_test {
 
 namespace fs = std::filesystem;
 
@@ -379,5 +379,5 @@ TEST_F(RdmaNetlinkAnswers, to_datagrams_of_any_form) {
   expect_text("netlink_forms.txt", text);
 }
 
-}  // namespace
+}  // namespace answers_test
 }  // namespace gdx::softhca::uverbs

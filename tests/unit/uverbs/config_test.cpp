@@ -11,7 +11,7 @@
 #include <vector>
 
 namespace gdx::softhca::uverbs {
-namespace {
+namespace config_test {
 
 using testing::AllOf;
 using testing::HasSubstr;
@@ -228,5 +228,5 @@ TEST(Config, other_names_are_refused_with_those_that_there_are) {
               AllOf(HasSubstr("GDX_SOFTHCA_WIRE=tcp"), HasSubstr("udp, shm or auto")));
 }
 
-}  // namespace
+}  // namespace config_test
 }  // namespace gdx::softhca::uverbs

@@ -11,7 +11,7 @@
 #include "tests/unit/uverbs/device_node.h"
 
 namespace gdx::softhca::uverbs {
-namespace {
+namespace device_methods_test {
 
 HcaConfig config_of(std::uint32_t mtu_bytes, bool infiniband) {
   HcaConfig config;
@@ -386,5 +386,5 @@ TEST_F(DeviceMethods, handle_that_is_missing_unknown_too_long_or_of_another_kind
   EXPECT_EQ(objects(), 2u);
 }
 
-}  // namespace
+}  // namespace device_methods_test
 }  // namespace gdx::softhca::uverbs

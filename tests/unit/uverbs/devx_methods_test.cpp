@@ -7,7 +7,7 @@
 #include "tests/unit/uverbs/device_node.h"
 
 namespace gdx::softhca::uverbs {
-namespace {
+namespace devx_methods_test {
 
 namespace prm = mlx5::prm;
 
@@ -216,5 +216,5 @@ TEST_F(DevxMethods, object_belongs_to_who_made_it) {
   EXPECT_EQ(subscribe(900, 99, {kCompletion}), EPERM);
 }
 
-}  // namespace
+}  // namespace devx_methods_test
 }  // namespace gdx::softhca::uverbs

@@ -12,7 +12,7 @@
 
 namespace gdx::softhca::uverbs {
 
-namespace {
+namespace engine_thread_test {
 
 // An HCA with nothing to do, which counts how often it is asked.
 class IdleHca final : public Hca {
@@ -180,5 +180,5 @@ TEST(EngineThread, stopped_before_it_finds_its_wire_lost_it_ends_without_a_word)
   EXPECT_FALSE(thread.lost());
 }
 
-}  // namespace
+}  // namespace engine_thread_test
 }  // namespace gdx::softhca::uverbs

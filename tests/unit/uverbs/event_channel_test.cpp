@@ -14,7 +14,7 @@ namespace gdx::softhca::uverbs {
 constinit RealFunction<int(const char*, int, ...)> real_open("open");
 constinit RealFunction<int(int)> real_close("close");
 
-namespace {
+namespace event_channel_test {
 
 // A program may give the next object the handle of one that has ended: an address of its heap, used again.
 TEST(EventChannel, next_object_of_a_handle_has_none_of_the_last_ones_events) {
@@ -49,5 +49,5 @@ TEST(EventChannel, end_of_an_object_takes_no_event_of_another) {
   close(fd);
 }
 
-}  // namespace
+}  // namespace event_channel_test
 }  // namespace gdx::softhca::uverbs

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 namespace gdx::softhca::uverbs {
-namespace {
+namespace idle_policy_test {
 
 constexpr std::uint64_t kWorkedNs = 7'000'000'000;
 constexpr std::uint64_t kIdleNs = kWorkedNs + kLingerNs;  // the first time when a sleep is due
@@ -99,5 +99,5 @@ TEST(IdlePolicy, rung_again_sleeps_shortly_again) {
   EXPECT_EQ(policy.on_idle(kIdleNs, kWorkedNs).longest_ns, kShortestSleepNs);
 }
 
-}  // namespace
+}  // namespace idle_policy_test
 }  // namespace gdx::softhca::uverbs

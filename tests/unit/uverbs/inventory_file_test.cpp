@@ -21,7 +21,7 @@
 #include <string>
 
 namespace gdx::softhca::uverbs {
-namespace {
+namespace inventory_file_test {
 
 Resource region(std::uint32_t number) {
   Resource made;
@@ -244,5 +244,5 @@ TEST_F(InventoryFiles, folder_that_is_gone_is_no_error) {
   record.show(file, 0, region(1));
 }
 
-}  // namespace
+}  // namespace inventory_file_test
 }  // namespace gdx::softhca::uverbs

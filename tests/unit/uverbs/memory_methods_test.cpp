@@ -10,7 +10,7 @@
 #include "tests/unit/uverbs/device_node.h"
 
 namespace gdx::softhca::uverbs {
-namespace {
+namespace memory_methods_test {
 
 // By the methods' attributes, one beside another.
 struct Registration {
@@ -423,5 +423,5 @@ TEST_F(MemoryMethods, advice_reaches_the_engine_range_by_range) {
   EXPECT_EQ(advise(0, 0), ENOENT);
 }
 
-}  // namespace
+}  // namespace memory_methods_test
 }  // namespace gdx::softhca::uverbs

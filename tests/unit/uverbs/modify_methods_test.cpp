@@ -5,7 +5,7 @@
 #include "tests/unit/uverbs/queue_node.h"
 
 namespace gdx::softhca::uverbs {
-namespace {
+namespace modify_methods_test {
 
 // A queue pair of qp(), changed to `asked`.
 ib_uverbs_query_qp_resp as_queried(const ib_uverbs_modify_qp& asked) {
@@ -105,5 +105,5 @@ TEST_F(QueueMethods, queue_pair_changed_is_queried_as_it_was_set) {
   EXPECT_EQ(error_of(IB_USER_VERBS_CMD_QUERY_QP, query), EINVAL);
 }
 
-}  // namespace
+}  // namespace modify_methods_test
 }  // namespace gdx::softhca::uverbs

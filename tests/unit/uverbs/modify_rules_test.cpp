@@ -7,7 +7,7 @@
 #include "driver-shim/softhca/engine/qp_state.h"
 
 namespace gdx::softhca::uverbs {
-namespace {
+namespace modify_rules_test {
 
 constexpr std::uint32_t kPath = kQpAddress | kQpPathMtu | kQpDestinationQpn | kQpReceivePsn;
 constexpr std::uint32_t kRcToRtr = kQpState | kPath | kQpMaxDestRdAtomic | kQpMinRnrTimer;
@@ -106,5 +106,5 @@ TEST(ModifyRules, every_permitted_transition_exists_in_the_hca) {
   EXPECT_GT(permitted, 3 * kStates * 2) << "to RESET and to ERROR alone are as many";
 }
 
-}  // namespace
+}  // namespace modify_rules_test
 }  // namespace gdx::softhca::uverbs

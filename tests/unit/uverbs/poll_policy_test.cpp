@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 namespace gdx::softhca::uverbs {
-namespace {
+namespace poll_policy_test {
 
 // Steps in vain until a yield is due.
 unsigned steps_until_due(PollPolicy& policy) {
@@ -78,5 +78,5 @@ TEST(PollPolicy, peer_that_has_moved_to_another_processor_is_found_out) {
   EXPECT_EQ(steps_until_due(policy), kPatience);
 }
 
-}  // namespace
+}  // namespace poll_policy_test
 }  // namespace gdx::softhca::uverbs

@@ -3,7 +3,7 @@
 #include "tests/unit/uverbs/queue_node.h"
 
 namespace gdx::softhca::uverbs {
-namespace {
+namespace queue_methods_test {
 
 TEST_F(QueueMethods, completion_queue_is_as_asked_for_and_tells_its_owner) {
   const int first_events = open_events();
@@ -299,5 +299,5 @@ TEST_F(QueueMethods, shared_receive_queue_that_cannot_be_is_refused) {
   EXPECT_EQ(modify_srq(pd_, 2, 7), EINVAL);
 }
 
-}  // namespace
+}  // namespace queue_methods_test
 }  // namespace gdx::softhca::uverbs

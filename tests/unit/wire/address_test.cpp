@@ -4,7 +4,7 @@
 #include "driver-shim/softhca/wire/wire.h"
 
 namespace gdx::softhca::wire {
-namespace {
+namespace address_test {
 
 TEST(Address, ipv4_text_maps_into_a_gid) {
   const Result<Address> address = Address::parse("127.0.3.9");
@@ -42,5 +42,5 @@ TEST(Address, nonsense_is_refused_by_name) {
   EXPECT_THAT(address.error().message, testing::HasSubstr("no.such.host"));
 }
 
-}  // namespace
+}  // namespace address_test
 }  // namespace gdx::softhca::wire

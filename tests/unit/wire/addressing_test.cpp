@@ -6,7 +6,7 @@
 #include <string>
 
 namespace gdx::softhca::wire {
-namespace {
+namespace addressing_test {
 
 const Address port_address = Address::ipv4(0x7f00c307);  // 127.0.195.7
 
@@ -70,5 +70,5 @@ TEST(Addressing, lid_exists_on_loopback_only_and_leads_back) {
 
 TEST(Addressing, index_beyond_the_table_gives_the_zero_gid) { EXPECT_EQ(gid_of(port_address, 2), Gid{}); }
 
-}  // namespace
+}  // namespace addressing_test
 }  // namespace gdx::softhca::wire

@@ -16,7 +16,7 @@
 #include "tests/unit/wire/packets.h"
 
 namespace gdx::softhca::wire {
-namespace {
+namespace every_byte_test {
 
 constexpr std::size_t kSmallest = 16;
 constexpr std::size_t kLargest = 4156;
@@ -149,5 +149,5 @@ INSTANTIATE_TEST_SUITE_P(Wires, EveryByte,
                                           testing::ValuesIn(kPatterns), testing::ValuesIn(passages)),
                          name_of);
 
-}  // namespace
+}  // namespace every_byte_test
 }  // namespace gdx::softhca::wire

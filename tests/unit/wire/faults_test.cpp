@@ -7,7 +7,7 @@
 #include <vector>
 
 namespace gdx::softhca::wire {
-namespace {
+namespace faults_test {
 
 constexpr int kPackets = 100'000;
 
@@ -103,5 +103,5 @@ TEST(FaultStage, damage_reaches_the_icrc_and_a_held_packet_goes_where_it_was_sen
   EXPECT_EQ(counters.faults_lost, 0u);
 }
 
-}  // namespace
+}  // namespace faults_test
 }  // namespace gdx::softhca::wire

@@ -6,7 +6,7 @@
 #include <fstream>
 
 namespace gdx::softhca::wire {
-namespace {
+namespace interface_test {
 
 TEST(Interface, every_loopback_address_is_the_loopback_interfaces) {
   std::uint32_t mtu_bytes = 0;
@@ -35,5 +35,5 @@ TEST(Interface, roce_mtu_leaves_room_for_every_header) {
   EXPECT_EQ(roce_mtu_within(ip_mtu_for(256) - 1), 0u);
 }
 
-}  // namespace
+}  // namespace interface_test
 }  // namespace gdx::softhca::wire

@@ -15,7 +15,7 @@
 #include "proto/roce/ip_header.h"
 
 namespace gdx::softhca::wire {
-namespace {
+namespace ip_ids_test {
 
 using Bytes = std::vector<std::byte>;
 constexpr std::uint16_t kSourcePort = 0xc123;  // as Soft-RoCE: not 4791
@@ -201,5 +201,5 @@ TEST(Sockaddr, interface_counts_for_link_local_addresses_only) {
   EXPECT_EQ(v6.sin6_scope_id, 0u);
 }
 
-}  // namespace
+}  // namespace ip_ids_test
 }  // namespace gdx::softhca::wire

@@ -16,7 +16,7 @@
 #include "tests/unit/roce/pcap_reader.h"
 
 namespace gdx::softhca::wire {
-namespace {
+namespace loop_test {
 
 using Bytes = std::vector<std::byte>;
 
@@ -86,7 +86,7 @@ std::vector<Seen> receive_some(Wire& wire, std::size_t packets) {
   return seen;
 }
 
-std::vector<Seen> receive_all(Wire& wire) {
+std::vector<Seen> see_all(Wire& wire) {
   std::vector<Seen> all;
   for (auto some = receive_some(wire, 7); !some.empty() || !wire.arm(); some = receive_some(wire, 7)) {
     all.insert(all.end(), some.begin(), some.end());
@@ -111,7 +111,7 @@ std::pair<std::vector<Seen>, WireCounters> passage(const FaultConfig& faults, bo
     if (tag % 50 != 49) continue;
     wire->flush();
     EXPECT_EQ(tag == 49 && is_readable(*wire), through_socket && tag == 49);
-    const auto some = receive_all(*wire);
+    const auto some = see_all(*wire);
     seen.insert(seen.end(), some.begin(), some.end());
   }
   for (Seen& packet : seen) {
@@ -155,9 +155,9 @@ TEST(OwnPackets, wake_whoever_sleeps_and_nobody_else) {
   for (int round = 0; round < 3; ++round) {
     send(*wire, wire->local(), 1, 64);
     wire->flush();
-    EXPECT_EQ(is_readable(*wire), round > 0) << "receive_all() leaves it armed";
+    EXPECT_EQ(is_readable(*wire), round > 0) << "see_all() leaves it armed";
     EXPECT_FALSE(wire->arm());
-    EXPECT_EQ(receive_all(*wire).size(), 1u);
+    EXPECT_EQ(see_all(*wire).size(), 1u);
     ASSERT_TRUE(wire->arm());
     EXPECT_FALSE(is_readable(*wire));
     for (int packets = 0; packets < 3; ++packets) {
@@ -165,7 +165,7 @@ TEST(OwnPackets, wake_whoever_sleeps_and_nobody_else) {
       wire->flush();
       EXPECT_TRUE(is_readable(*wire));
     }
-    EXPECT_EQ(receive_all(*wire).size(), 3u);
+    EXPECT_EQ(see_all(*wire).size(), 3u);
     EXPECT_TRUE(wire->socket_was_drained());
     EXPECT_FALSE(is_readable(*wire));
   }
@@ -180,7 +180,7 @@ TEST(OwnPackets, without_room_are_counted_and_the_others_keep_their_order) {
   constexpr std::size_t kSent = 200;
   for (std::size_t tag = 0; tag < kSent; ++tag) send(*wire, wire->local(), static_cast<int>(tag), 4156);
   wire->flush();
-  const std::vector<Seen> seen = receive_all(*wire);
+  const std::vector<Seen> seen = see_all(*wire);
   const WireCounters& counters = wire->counters();
   EXPECT_GT(counters.send_errors, 0u);
   EXPECT_EQ(counters.packets_sent, kSent);
@@ -190,7 +190,7 @@ TEST(OwnPackets, without_room_are_counted_and_the_others_keep_their_order) {
   for (std::size_t i = 1; i < seen.size(); ++i) EXPECT_LT(seen[i - 1].datagram[0], seen[i].datagram[0]);
   send(*wire, wire->local(), 7, 64);
   wire->flush();
-  EXPECT_EQ(receive_all(*wire).size(), 1u) << "the wire works on";
+  EXPECT_EQ(see_all(*wire).size(), 1u) << "the wire works on";
 }
 
 // Neither of two streams may starve the other.
@@ -213,7 +213,7 @@ TEST(OwnPackets, take_turns_with_those_of_peers) {
       rare_seen += static_cast<std::size_t>(std::ranges::count_if(receive_some(*wire, 256), is_rare));
     }
     EXPECT_EQ(rare_seen, 1u);
-    EXPECT_GE(receive_all(*wire).size(), 20u) << "the stream was longer than that";
+    EXPECT_GE(see_all(*wire).size(), 20u) << "the stream was longer than that";
   }
 }
 
@@ -227,7 +227,7 @@ TEST(OwnPackets, are_captured_as_sent_and_as_received) {
     const auto wire = open(config);
     for (const std::size_t size : {4156, 4156, 100, 16}) send(*wire, wire->local(), 9, size);
     wire->flush();
-    EXPECT_EQ(receive_all(*wire).size(), 4u);
+    EXPECT_EQ(see_all(*wire).size(), 4u);
   }
   const std::vector<gdx::test::CapturedPacket> packets = gdx::test::read_roce_pcap(path);
   std::filesystem::remove(path);
@@ -243,5 +243,5 @@ TEST(OwnPackets, are_captured_as_sent_and_as_received) {
   }
 }
 
-}  // namespace
+}  // namespace loop_test
 }  // namespace gdx::softhca::wire

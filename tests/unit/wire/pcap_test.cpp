@@ -23,7 +23,7 @@
 #include "proto/roce/codec.h"
 
 namespace gdx::softhca::wire {
-namespace {
+namespace pcap_test {
 
 const Address kSource = Address::ipv4(0x7f000002);
 const Address kDestination = Address::ipv4(0x7f000003);
@@ -283,5 +283,5 @@ TEST_F(PcapFile, tshark_decodes_it_as_rroce) {
   EXPECT_STREQ(line.data(), "RRoCE\t0x001234\t77\t1\n");
 }
 
-}  // namespace
+}  // namespace pcap_test
 }  // namespace gdx::softhca::wire

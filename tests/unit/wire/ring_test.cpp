@@ -11,7 +11,7 @@
 #include "driver-shim/softhca/wire/shared_memory.h"
 
 namespace gdx::softhca::wire {
-namespace {
+namespace ring_test {
 
 using Bytes = std::vector<std::byte>;
 
@@ -224,5 +224,5 @@ TEST_F(Ring, two_threads_lose_nothing) {
   EXPECT_FALSE(consumer->broken());
 }
 
-}  // namespace
+}  // namespace ring_test
 }  // namespace gdx::softhca::wire

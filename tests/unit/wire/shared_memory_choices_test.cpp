@@ -7,7 +7,7 @@
 #include "driver-shim/softhca/wire/shared_memory_wire.h"
 
 namespace gdx::softhca::wire {
-namespace {
+namespace shared_memory_choices_test {
 
 class NarrowUdp final : public Wire {
  public:
@@ -74,5 +74,5 @@ TEST(SharedMemoryChoices, payload_is_streamed_where_it_goes_into_the_ring_and_is
   EXPECT_FALSE(streams(make(true), Address::ipv4(0x7ffffffe))) << "it goes to UDP";
 }
 
-}  // namespace
+}  // namespace shared_memory_choices_test
 }  // namespace gdx::softhca::wire

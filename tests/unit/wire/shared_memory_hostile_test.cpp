@@ -18,7 +18,7 @@
 #include "tests/unit/wire/shared_memory_ends.h"
 
 namespace gdx::softhca::wire {
-namespace {
+namespace shared_memory_hostile_test {
 
 // A process of our own user, so that only what it does tells it from a peer.
 class HostilePeer : public testing::Test {
@@ -226,5 +226,5 @@ TEST_F(HostilePeer, descriptors_that_no_call_needs_are_closed) {
   EXPECT_LT(open_files() - before, 20);
 }
 
-}  // namespace
+}  // namespace shared_memory_hostile_test
 }  // namespace gdx::softhca::wire

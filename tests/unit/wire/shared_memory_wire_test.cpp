@@ -19,7 +19,7 @@
 #include "tests/unit/wire/shared_memory_ends.h"
 
 namespace gdx::softhca::wire {
-namespace {
+namespace shared_memory_wire_test {
 
 std::unique_ptr<Wire> open_with(const FaultConfig& faults) {
   return open(Carrier::kSharedMemory, UdpConfig{.address = {}, .pcap_path = {}, .faults = faults});
@@ -430,5 +430,5 @@ TEST(SharedMemoryWire, taken_name_is_udp_for_auto_and_an_error_for_shm) {
   EXPECT_EQ(receive_all(*b).size(), 1u);
 }
 
-}  // namespace
+}  // namespace shared_memory_wire_test
 }  // namespace gdx::softhca::wire

@@ -7,7 +7,7 @@
 #include <vector>
 
 namespace gdx::softhca::wire {
-namespace {
+namespace streaming_test {
 
 TEST(Streaming, copies_any_length_from_any_to_any_place_and_nothing_beside) {
   constexpr std::size_t kRoom = 6 * kStreamedBytes;
@@ -27,5 +27,5 @@ TEST(Streaming, copies_any_length_from_any_to_any_place_and_nothing_beside) {
   }
 }
 
-}  // namespace
+}  // namespace streaming_test
 }  // namespace gdx::softhca::wire

@@ -20,7 +20,7 @@
 #include "tests/unit/wire/packets.h"
 
 namespace gdx::softhca::wire {
-namespace {
+namespace udp_test {
 
 std::unique_ptr<Wire> open(const UdpConfig& config = {}) {
   Result<std::unique_ptr<Wire>> wire = open_udp(config);
@@ -501,5 +501,5 @@ TEST(IcrcChecker, unknown_id_is_found_and_wrong_icrc_is_not) {
   EXPECT_EQ(checker.check(from, to, 4791, 0, Bytes(11), 0), std::nullopt);
 }
 
-}  // namespace
+}  // namespace udp_test
 }  // namespace gdx::softhca::wire
