@@ -44,19 +44,18 @@ function(gdx_compiled_apart)
 endfunction()
 
 # Headers that most sources include, parsed once: gdx_precompiled(TARGET...) for static libraries and programs.
-# A compiler cache does not keep what is compiled with precompiled headers.
+# The option names the precompiled header in preprocessed text, without which ccache keeps nothing that uses one.
+set(GDX_PRECOMPILED_OPTIONS $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-fpch-preprocess>)
 set(GDX_COMMON_HEADERS <algorithm> <array> <atomic> <chrono> <cstdint> <cstring> <deque> <functional> <map> <memory>
   <mutex> <optional> <random> <span> <string> <string_view> <vector> <fmt/format.h> <tl/expected.hpp>)
 function(gdx_precompiled)
-  if(CMAKE_CXX_COMPILER_LAUNCHER)
-    return()
-  endif()
   if(NOT TARGET gdx_library_headers)
     foreach(headers gdx_library_headers gdx_program_headers)
       add_library(${headers} OBJECT ${PROJECT_SOURCE_DIR}/cmake/no_code.cpp)
       gdx_target(${headers})
       target_link_libraries(${headers} PRIVATE fmt::fmt tl::expected)
       target_precompile_headers(${headers} PRIVATE ${GDX_COMMON_HEADERS})
+      target_compile_options(${headers} PRIVATE ${GDX_PRECOMPILED_OPTIONS})
     endforeach()
     # Programs are compiled in another way than libraries.
     set_target_properties(gdx_program_headers PROPERTIES POSITION_INDEPENDENT_CODE OFF)
@@ -65,6 +64,7 @@ function(gdx_precompiled)
   foreach(name ${ARGN})
     # GCC takes precompiled headers only where the macros in them are defined alike.
     target_compile_definitions(${name} PRIVATE $<TARGET_PROPERTY:fmt::fmt,INTERFACE_COMPILE_DEFINITIONS>)
+    target_compile_options(${name} PRIVATE ${GDX_PRECOMPILED_OPTIONS})
     get_target_property(type ${name} TYPE)
     if(type STREQUAL "EXECUTABLE")
       target_precompile_headers(${name} REUSE_FROM gdx_program_headers)

@@ -1,6 +1,6 @@
 # Tests of the tree: each has a kind, which is its folder, and a tier. Both are CTest labels.
 #
-# fast: `./run test`. full: `./run test --full`, in CI too. nightly: by slices, tests/nightly.
+# fast: `./run test`. full: `./run test --full`, in CI too. nightly: by shards, tests/nightly.
 set(GDX_FAST_KINDS tidy unit sim demo)
 set(GDX_NIGHTLY_KINDS mutant model interop papers install matrix)
 
@@ -52,9 +52,10 @@ function(gdx_test_needs label)
 endfunction()
 
 # gdx_add_test(NAME KIND COMMAND WORD... [TIER fast|full|nightly] [TIMEOUT_S 300] [NEEDS TARGET...] [SERIAL]
-#              [ENVIRONMENT NAME=VALUE...])
+#              [ENVIRONMENT NAME=VALUE...] [REALTIME REASON])
 # SERIAL: one such test at a time, beside others that are not. TIMEOUT_S is for a hang, which no load may look like;
-# sanitizers have three times as long.
+# sanitizers have three times as long. REALTIME: its verdict comes from elapsed time, and REASON says why no other clock
+# would do; a label too. Where it was only too slow, it has a second try (tests/realtime.sh).
 # Exit status 77 is a skip; the command prints its reason. Tests are strict, except under ThreadSanitizer, because the
 # lock of the recorder (device/exec/nic_stores.h) would order the watched stores.
 set(GDX_STRICT_ENVIRONMENT "")
@@ -62,7 +63,7 @@ if(NOT GDX_SANITIZER STREQUAL "thread")
   set(GDX_STRICT_ENVIRONMENT GDX_STRICT=1)
 endif()
 function(gdx_add_test name kind)
-  cmake_parse_arguments(PARSE_ARGV 2 arg "SERIAL" "TIER;TIMEOUT_S" "COMMAND;NEEDS;ENVIRONMENT")
+  cmake_parse_arguments(PARSE_ARGV 2 arg "SERIAL" "TIER;TIMEOUT_S;REALTIME" "COMMAND;NEEDS;ENVIRONMENT")
   gdx_tier_of(${kind} "${arg_TIER}" tier)
   if(NOT arg_TIMEOUT_S)
     set(arg_TIMEOUT_S 300)
@@ -70,8 +71,16 @@ function(gdx_add_test name kind)
   if(GDX_SANITIZER)
     math(EXPR arg_TIMEOUT_S "3 * ${arg_TIMEOUT_S}")
   endif()
-  add_test(NAME ${name} COMMAND ${arg_COMMAND})
   set(labels ${kind} ${tier})
+  if(arg_REALTIME)
+    list(APPEND labels realtime)
+    list(POP_FRONT arg_COMMAND program)
+    if(TARGET ${program})
+      set(program $<TARGET_FILE:${program}>)
+    endif()
+    list(PREPEND arg_COMMAND bash ${PROJECT_SOURCE_DIR}/tests/realtime.sh ${program})
+  endif()
+  add_test(NAME ${name} COMMAND ${arg_COMMAND})
   gdx_sanitized(${kind} ${tier} labels)
   set_tests_properties(${name} PROPERTIES LABELS "${labels}" TIMEOUT ${arg_TIMEOUT_S} SKIP_RETURN_CODE 77)
   set_tests_properties(${name} PROPERTIES ENVIRONMENT "${GDX_STRICT_ENVIRONMENT};${arg_ENVIRONMENT}")
@@ -87,31 +96,27 @@ endfunction()
 # under a sanitizer that holds for OPTIMISED code too, where it is no simulation.
 # Unoptimised, GCC 12 gives no false warnings of precompiled headers.
 set(GDX_TEST_OPTIONS $<$<NOT:$<CONFIG:Release>>:-O0>)
-if(NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  add_executable(gdx_gtest_headers ${PROJECT_SOURCE_DIR}/cmake/no_code.cpp)
-  gdx_target(gdx_gtest_headers)
-  target_compile_options(gdx_gtest_headers PRIVATE ${GDX_TEST_OPTIONS})
-  target_link_libraries(gdx_gtest_headers PRIVATE GTest::gmock GTest::gtest_main)
-  target_precompile_headers(gdx_gtest_headers PRIVATE <gmock/gmock.h> <gtest/gtest.h> <algorithm> <array> <atomic>
-    <chrono> <cstdint> <cstring> <deque> <functional> <map> <memory> <mutex> <optional> <random> <span> <string> <vector>)
-endif()
+add_executable(gdx_gtest_headers ${PROJECT_SOURCE_DIR}/cmake/no_code.cpp)
+gdx_target(gdx_gtest_headers)
+target_compile_options(gdx_gtest_headers PRIVATE ${GDX_TEST_OPTIONS} ${GDX_PRECOMPILED_OPTIONS})
+target_link_libraries(gdx_gtest_headers PRIVATE GTest::gmock GTest::gtest_main)
+target_precompile_headers(gdx_gtest_headers PRIVATE <gmock/gmock.h> <gtest/gtest.h> <algorithm> <array> <atomic>
+  <chrono> <cstdint> <cstring> <deque> <functional> <map> <memory> <mutex> <optional> <random> <span> <string> <vector>)
 
 # gdx_test(NAME KIND SOURCES ... LIBRARIES ... [TIER ...] [TIMEOUT_S 300] [SHARDS 1] [NEEDS TARGET...]
-#          [ENVIRONMENT NAME=VALUE...] [THREADS_IN FILTER] [SOFTHCA] [OPTIMISED])
+#          [ENVIRONMENT NAME=VALUE...] [THREADS_IN FILTER] [SOFTHCA] [OPTIMISED] [REALTIME REASON])
 # A GoogleTest binary: one CTest test, or SHARDS tests that share its cases. SOFTHCA: with the software HCA below it.
 # THREADS_IN: the cases that start threads, which ThreadSanitizer runs alone, because it slows the others ten times.
 # OPTIMISED: its code runs long, or holds code of the product: device headers, sources compiled again.
 function(gdx_test name kind)
-  cmake_parse_arguments(PARSE_ARGV 2 arg "SOFTHCA;OPTIMISED" "TIER;TIMEOUT_S;SHARDS;THREADS_IN"
+  cmake_parse_arguments(PARSE_ARGV 2 arg "SOFTHCA;OPTIMISED" "TIER;TIMEOUT_S;SHARDS;THREADS_IN;REALTIME"
     "SOURCES;LIBRARIES;NEEDS;ENVIRONMENT")
   add_executable(${name} ${arg_SOURCES})
   gdx_target(${name})
   target_link_libraries(${name} PRIVATE ${arg_LIBRARIES} GTest::gmock GTest::gtest_main)
   if(NOT arg_OPTIMISED OR (GDX_SANITIZER AND NOT kind STREQUAL "sim"))
-    target_compile_options(${name} PRIVATE ${GDX_TEST_OPTIONS})
-    if(TARGET gdx_gtest_headers)
-      target_precompile_headers(${name} REUSE_FROM gdx_gtest_headers)
-    endif()
+    target_compile_options(${name} PRIVATE ${GDX_TEST_OPTIONS} ${GDX_PRECOMPILED_OPTIONS})
+    target_precompile_headers(${name} REUSE_FROM gdx_gtest_headers)
   endif()
   set(softhca "")
   if(arg_SOFTHCA)
@@ -121,12 +126,12 @@ function(gdx_test name kind)
     list(APPEND arg_ENVIRONMENT GTEST_FILTER=${arg_THREADS_IN})
   endif()
   gdx_run_test(${name} ${kind} ${softhca} TIER "${arg_TIER}" TIMEOUT_S "${arg_TIMEOUT_S}" SHARDS "${arg_SHARDS}"
-    NEEDS ${arg_NEEDS} ENVIRONMENT ${arg_ENVIRONMENT})
+    REALTIME "${arg_REALTIME}" NEEDS ${arg_NEEDS} ENVIRONMENT ${arg_ENVIRONMENT})
 endfunction()
 
 # gdx_run_test(TARGET KIND [SUFFIX .SUFFIX] [options of gdx_test]): runs a GoogleTest binary with an environment of its own.
 function(gdx_run_test name kind)
-  cmake_parse_arguments(PARSE_ARGV 2 arg "SOFTHCA" "TIER;TIMEOUT_S;SHARDS;SUFFIX" "NEEDS;ENVIRONMENT")
+  cmake_parse_arguments(PARSE_ARGV 2 arg "SOFTHCA" "TIER;TIMEOUT_S;SHARDS;SUFFIX;REALTIME" "NEEDS;ENVIRONMENT")
   if(arg_SOFTHCA)
     # Calibrations of this machine must not change a test.
     list(APPEND arg_ENVIRONMENT LD_PRELOAD=${GDX_SOFTHCA_PRELOAD} GDX_CALIBRATION=)
@@ -149,7 +154,7 @@ function(gdx_run_test name kind)
       string(APPEND test .${shard})
       list(APPEND environment GTEST_TOTAL_SHARDS=${arg_SHARDS} GTEST_SHARD_INDEX=${index})
     endif()
-    gdx_add_test(${test} ${kind} TIER "${arg_TIER}" COMMAND ${name} TIMEOUT_S "${arg_TIMEOUT_S}"
+    gdx_add_test(${test} ${kind} TIER "${arg_TIER}" COMMAND ${name} TIMEOUT_S "${arg_TIMEOUT_S}" REALTIME "${arg_REALTIME}"
       NEEDS ${name} ${arg_NEEDS} ENVIRONMENT ${environment})
   endforeach()
 endfunction()

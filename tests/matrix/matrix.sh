@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# matrix.sh 12|13 [FOLDER]: HEAD of this tree on that Debian, from an empty root, by steps.sh. FOLDER (build/roots)
-# keeps the empty root and the packages between runs; the root in which the steps run is made anew each time, and left.
+# matrix.sh 12|13 [STEP...]: HEAD of this tree on that Debian, from an empty root, by steps.sh. build/roots keeps the
+# empty root and the packages between runs; the root in which the steps run is made anew each time, and left.
 set -euo pipefail
 tree=$(cd "$(dirname "$0")/../.." && pwd)
 release=${1:-}
@@ -12,8 +12,9 @@ case $release in
     exit 2
     ;;
 esac
-mkdir -p "${2:-$tree/build/roots}"
-folder=$(cd "${2:-$tree/build/roots}" && pwd)
+shift
+folder=$tree/build/roots
+mkdir -p "$folder"
 PATH=$PATH:/usr/sbin:/sbin
 
 skip() {
@@ -61,4 +62,4 @@ exec unshare -m -p -f --kill-child bash -ec '
   pivot_root . mnt
   umount -l /mnt
   cd /
-  exec /usr/bin/env -i HOME=/root TERM=dumb PATH=/usr/sbin:/usr/bin:/sbin:/bin /srv/gdx/tests/matrix/steps.sh'
+  exec /usr/bin/env -i HOME=/root TERM=dumb PATH=/usr/sbin:/usr/bin:/sbin:/bin /srv/gdx/tests/matrix/steps.sh "$@"' bash "$@"

@@ -20,7 +20,7 @@ done
   { echo "SKIPPED: mutants are made with clang's library: install python3-clang"; exit 77; }
 cd "$root"
 mkdir -p "$out"
-# Which sources there are, each with its command.
+# Lists each source with its command.
 cmake --preset cpu -B "$out/commands" -DGDX_UNITY=OFF >"$out/log"
 rm -f "$out/refused" "$out/reach.json" "$out/judged.json" "$out/found.json"
 built=

@@ -1,142 +1,185 @@
 #!/usr/bin/env bash
-# Usage: nightly.sh list | run [SLICE...] | next [MINUTES] | check | last NAME | record NAME
-# Runs slices of the nightly tier (slices) and records the commit that each last passed on (passed).
-#   run    the named slices, or all
-#   next   the slice that the change touches most, then within MINUTES (7) the one that passed longest ago. A slice of more
-#          than 7 minutes is left to people. The change is what came since the slice last passed, or where it never did
-#          since the commits of the last four hours before HEAD; or since the commit GDX_NIGHTLY_BASE.
-#   check  fails where a slice last passed more than 30 commits ago
-#   last, record  the commit on which NAME last passed, for lint too
+# Usage: nightly.sh list | run [SHARD...] | next SECONDS | check | part | landed | take | flaky NAME | last NAME
+# Runs shards of the nightly tier (table: shards) and keeps what passed (file: passed).
+#   run     the named shards, or all but CI's parts
+#   next    while SECONDS last: shards that near the age at which check fails, then those that the change since the last
+#           landing touches, then the ones that passed longest ago
+#   check   fails where a shard or a part passed more than ten landings ago, or a test was flaky twice in ten landings
+#   part    the part of CI that passed longest ago
+#   landed  records that .ci/run passed on this commit, and prints all that is recorded of it; fails where check would for a
+#           flaky test
+#   take    reads the output of a .ci/run that passed elsewhere, and takes over what it recorded
+#   flaky   records that a realtime test passed at a second try only
+#   last    the commit on which NAME last passed, for lint too; record NAME writes it
 set -uo pipefail
 root=${GDX_NIGHTLY_ROOT:-$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)}
-slices=$root/tests/nightly/slices
+shards=$root/tests/nightly/shards
 passed=$root/tests/nightly/passed
-max_age=30
-longest_in_ci=7
+max_age=10
+# From this age on a shard comes before those that a change touches.
+due_age=8
 never=1000000
+# A shard that takes this many times its minutes hangs.
+patience=4
 cd "$root" || exit 1
 
 say() { printf '== nightly: %s\n' "$*" >&2; }
-field() { awk -F' +[|] +' -v name="$1" -v n="$2" '$1 == name { print $n }' "$slices"; }
-names() { awk -F' +[|] +' '!/^#/ && NF { print $1 }' "$slices"; }
-pass_of() { awk -v name="$1" '$1 == name { print $2 }' "$passed" 2>/dev/null; }
+field() { awk -F' +[|] +' -v name="$1" -v n="$2" '$1 == name { print $n }' "$shards"; }
+# names KIND: shard or part.
+names() { awk -F' +[|] +' -v part="$([ "$1" = part ] && echo 1 || echo 0)" '!/^#/ && NF && ($2 == "part") == part { print $1 }' "$shards"; }
+of_pass() { awk -v name="$1" -v n="$2" '$1 == name { print $n }' "$passed" 2>/dev/null; }
+landing() { of_pass landing 2 | grep . || echo 0; }
 
-# age SLICE: commits since it last passed; `never` where no such commit is an ancestor.
+# commit: the newest that changes more than the file of passes, so that a commit of passes counts as the one before it.
+commit() { git log -1 --format=%H -- . ':!tests/nightly/passed'; }
+clean_tree() {
+  local changes
+  changes=$(git status --porcelain -- . ':!tests/nightly/passed') && [ -z "$changes" ] && [ -n "$(commit)" ]
+}
+
+# age NAME: landings since it last passed.
 age() {
-  local commit
-  commit=$(pass_of "$1")
-  if [ -n "$commit" ] && git merge-base --is-ancestor "$commit" HEAD 2>/dev/null; then
-    git rev-list --count "$commit..HEAD"
-  else
-    echo $never
-  fi
+  local at
+  at=$(of_pass "$1" 2)
+  [ -n "$at" ] || { echo $never; return; }
+  # A .ci/run that failed has recorded passes of the landing that did not come.
+  at=$(($(landing) - at))
+  echo $((at < 0 ? 0 : at))
 }
 
-change_base() {
-  local base=${GDX_NIGHTLY_BASE:-}
-  [ -n "$base" ] || base=$(git rev-list -1 --before="$(($(git log -1 --format=%ct) - 4 * 3600))" HEAD)
-  echo "${base:-$(git rev-list --max-parents=0 HEAD | tail -1)}"
+# write NAME [LANDING]: that NAME passed on this commit, in the landing that is under way in CI, or after the last one.
+write() {
+  local at=${2:-${GDX_LANDING:-$(landing)}}
+  (
+    flock 9
+    { awk -v name="$1" '$1 != name' "$passed" 2>/dev/null; echo "$1 $at $(commit) $(git log -1 --format=%cs "$(commit)")"; } |
+      LC_ALL=C sort >"$passed.new" && mv "$passed.new" "$passed"
+  ) 9<"$shards"
 }
 
-# changed_share SLICE BASE: of 1000 files that the slice judges, how many differ from where it last passed, or else from
-# BASE; at least 1 where any does.
-changed_share() {
-  local base=$2
-  local -a paths
-  [ -n "${GDX_NIGHTLY_BASE:-}" ] || [ "$(age "$1")" -eq $never ] || base=$(pass_of "$1")
-  read -ra paths <<<"$(field "$1" 4)"
-  local changed judged
-  changed=$(git diff --name-only "$base" HEAD -- "${paths[@]}" | wc -l)
-  judged=$(git ls-files -- "${paths[@]}" | wc -l)
-  [ "$changed" -eq 0 ] && echo 0 || echo $((1 + 1000 * changed / (judged + 1)))
-}
-
-# commit_of_clean_tree: empty where the tree has changes that no commit holds.
-commit_of_clean_tree() {
-  [ -n "$(git status --porcelain -- . ":!tests/nightly/passed")" ] || git rev-parse HEAD
-}
-
-# record SLICE COMMIT
+# record NAME COMMIT: COMMIT is that of the tree when NAME began.
 record() {
-  if [ -z "$2" ] || [ "$(commit_of_clean_tree)" != "$2" ]; then
+  if ! clean_tree || [ "$(commit)" != "$2" ]; then
     say "$1 passed; not recorded, because the tree has changes that no commit holds, or its commit is another by now"
     return
   fi
-  (
-    flock 9
-    { grep -v "^$1 " "$passed" 2>/dev/null; echo "$1 $2 $(git log -1 --format=%cs "$2")"; } |
-      sort >"$passed.new" && mv "$passed.new" "$passed"
-  ) 9<"$slices"
-  say "$1 passed; commit tests/nightly/passed with your change"
+  write "$1"
+  say "$1 passed; commit tests/nightly/passed, alone or with your next change"
 }
 
-# run_slice SLICE. Exit: 77 where it was skipped.
-run_slice() {
-  local command commit
+# run_shard NAME. Exit: 77 where it was skipped.
+run_shard() {
+  local command minutes before began=$SECONDS
   command=$(field "$1" 3)
-  [ -n "$command" ] || { say "no slice '$1': use one of $(names | paste -sd' ')"; return 2; }
+  [ -n "$command" ] || { say "no shard '$1': use one of $( (names shard; names part) | paste -sd' ')"; return 2; }
   command=${command//\{seed\}/$(git rev-list --count HEAD)}
-  commit=$(commit_of_clean_tree)
+  minutes=$(field "$1" 2)
+  [ "$minutes" != part ] || minutes=30
+  before=$(commit)
+  clean_tree || before=
   say "$1: $command"
-  bash -c "$command"
+  timeout --kill-after=30 $((minutes * patience))m bash -c "$command"
   case $? in
-    0) record "$1" "$commit" ;;
+    0) record "$1" "$before" ;;
     77) say "$1 was skipped here, for the reason above"; return 77 ;;
+    124) say "$1 FAILED: it hung for $((minutes * patience)) min; repeat it: $command"; return 1 ;;
     *) say "$1 FAILED; repeat it: $command"; return 1 ;;
   esac
+  say "$1 took $((SECONDS - began)) s of $((60 * minutes))"
 }
 
 list() {
-  local slice last
-  for slice in $(names); do
-    last=$(age "$slice")
-    [ "$last" -eq $never ] && last="never passed" || last="passed $last commits ago"
-    printf '%-10s %3s min, %s: %s\n' "$slice" "$(field "$slice" 2)" "$last" "$(field "$slice" 3)"
+  local name last
+  for name in $(names part) $(names shard); do
+    last=$(age "$name")
+    [ "$last" -eq $never ] && last="never passed" || last="passed $last landings ago"
+    printf '%-12s %4s min, %s: %s\n' "$name" "$(field "$name" 2)" "$last" "$(field "$name" 3)"
   done
-  echo "due next: $(due "$(change_base)" | awk '$1 > 0 { print $3 }' | paste -sd' ')"
+  echo "landings: $(landing); due next: $(due | paste -sd' ')"
 }
 
-# due BASE: lines of changed share, age and name: the slice that is touched most, then the others, oldest first.
+# touched NAME: whether the change since the last landing touches what the shard judges.
+touched() {
+  local base
+  local -a paths
+  base=$(of_pass landing 3)
+  read -ra paths <<<"$(field "$1" 4)"
+  ! git diff --quiet "${base:-HEAD~1}" -- "${paths[@]}" 2>/dev/null
+}
+
+# due: names of shards: first those that near max_age, then those that the change touches, of each kind the oldest first.
 due() {
-  local slice lines
-  lines=$(for slice in $(names); do
-    [ "$(field "$slice" 2)" -gt $longest_in_ci ] || echo "$(changed_share "$slice" "$1") $(age "$slice") $slice"
-  done)
-  local most
-  most=$(sort -k1,1nr -k2,2nr -s <<<"$lines" | sed -n '1{/^0 /!p}')
-  [ -z "$most" ] || echo "$most"
-  sort -k2,2nr -k1,1nr -s <<<"$lines" | grep -vxF "${most:-none}"
+  local name age class
+  for name in $(names shard); do
+    age=$(age "$name")
+    class=2
+    if [ "$age" -ge $due_age ]; then class=0; elif touched "$name"; then class=1; fi
+    echo "$class $age $name"
+  done | sort -k1,1n -k2,2nr -s | awk '{ print $3 }'
 }
 
+# next SECONDS: on a machine that has shown itself slow, a shard is thought to take as much longer.
 next() {
-  local budget=${1:-7} spent=0 status=0 changed slice_age slice minutes result
+  local end=$((SECONDS + $1)) status=0 name minutes result began slow=${GDX_SLOWNESS_PERCENT:-100}
   local -a left=()
-  while read -r changed slice_age slice; do
-    minutes=$(field "$slice" 2)
-    if [ $spent -gt 0 ] && [ $((spent + minutes)) -gt "$budget" ]; then
-      [ "$changed" -eq 0 ] || left+=("$slice")
+  for name in $(due); do
+    minutes=$(field "$name" 2)
+    if [ $((SECONDS + 60 * minutes * slow / 100)) -gt $end ]; then
+      left+=("$name")
       continue
     fi
     result=0
-    run_slice "$slice" </dev/null || result=$?
-    [ $result -ne 77 ] || continue
-    [ $result -eq 0 ] || status=1
-    spent=$((spent + minutes))
-  done < <(due "$(change_base)")
-  [ ${#left[@]} -eq 0 ] || say "touched but beyond $budget min: ${left[*]}; run them: ./run nightly run ${left[*]}"
+    run_shard "$name" </dev/null || result=$?
+    [ $result -eq 0 ] || [ $result -eq 77 ] || status=1
+  done
+  [ ${#left[@]} -eq 0 ] || say "left out, beyond the time that was left: ${left[*]}"
+  return $status
+}
+
+# check_flaky: each landing has a line of its own, flaky:NAME@LANDING.
+check_flaky() {
+  local name status=0
+  while read -r name; do
+    say "$name passed at a second try only, in two of $max_age landings: let it count by another clock, or mend it"
+    status=1
+  done < <(awk -v first=$((${GDX_LANDING:-$(landing)} - max_age)) \
+    '/^flaky:/ && $2 > first { sub(/^flaky:/, ""); sub(/@.*/, ""); print $1 }' "$passed" 2>/dev/null | sort | uniq -d)
   return $status
 }
 
 check() {
-  local slice status=0
-  for slice in $(names); do
-    if [ "$(age "$slice")" -gt $max_age ]; then
-      say "$slice passed more than $max_age commits ago, or never: ./run nightly run $slice"
+  local name status=0
+  for name in $(names part) $(names shard); do
+    if [ "$(age "$name")" -gt $max_age ]; then
+      say "$name passed more than $max_age landings ago, or never: ./run nightly run $name"
       status=1
     fi
   done
-  [ $status -ne 0 ] || say "every slice passed within $max_age commits"
+  check_flaky || status=1
+  [ $status -ne 0 ] || say "every shard passed within $max_age landings"
   return $status
+}
+
+# take: of two passes of one name the later landing counts.
+take() {
+  local line name at
+  while read -r line; do
+    read -r name at _ <<<"$line"
+    [ "$(of_pass "$name" 2 | grep . || echo -1)" -ge "$at" ] && continue
+    { awk -v name="$name" '$1 != name' "$passed" 2>/dev/null; echo "$line"; } | LC_ALL=C sort >"$passed.new" && mv "$passed.new" "$passed"
+    echo "took $line"
+  done < <(sed -n 's/^passed: \([^ ]* [0-9]* [0-9a-f]\{40\} [0-9-]*\)$/\1/p')
+}
+
+landed() {
+  local number=${GDX_LANDING:-$(($(landing) + 1))}
+  check_flaky || return 1
+  if ! clean_tree; then
+    say "not recorded, because the tree has changes that no commit holds"
+    return
+  fi
+  write landing "$number"
+  awk -v number="$number" '$2 == number { print "passed: " $0 }' "$passed"
 }
 
 command=${1:-list}
@@ -145,13 +188,23 @@ case $command in
   list) list ;;
   run)
     status=0
-    mapfile -t chosen < <([ $# -gt 0 ] && printf '%s\n' "$@" || names)
-    for slice in "${chosen[@]}"; do run_slice "$slice" </dev/null || [ $? -eq 77 ] || status=1; done
+    mapfile -t chosen < <([ $# -gt 0 ] && printf '%s\n' "$@" || names shard)
+    for name in "${chosen[@]}"; do run_shard "$name" </dev/null || [ $? -eq 77 ] || status=1; done
     exit $status
     ;;
-  next) next "$@" ;;
+  next) next "${1:?SECONDS}" ;;
   check) check ;;
-  last) pass_of "${1:?NAME}" ;;
-  record) record "${1:?NAME}" "$(commit_of_clean_tree)" ;;
-  *) sed -n '2,10s/^# //p' "${BASH_SOURCE[0]}" >&2; exit 2 ;;
+  # Without nvcc the part kernels is skipped.
+  part)
+    for name in $(names part); do
+      [ "$name" = kernels ] && ! command -v nvcc >/dev/null || echo "$(age "$name") $name"
+    done | sort -k1,1nr -s | awk 'NR == 1 { print $2 }'
+    ;;
+  landing) landing ;;
+  landed) landed ;;
+  take) take ;;
+  flaky) ! clean_tree || write "flaky:${1:?NAME}@${GDX_LANDING:-$(landing)}" ;;
+  last) of_pass "${1:?NAME}" 3 ;;
+  record) record "${1:?NAME}" "$(commit)" ;;
+  *) sed -n '2,15s/^# //p' "${BASH_SOURCE[0]}" >&2; exit 2 ;;
 esac
