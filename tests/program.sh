@@ -5,8 +5,9 @@ set -uo pipefail
 case_name=$1
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-# Calls outlast a machine that stands still for seconds.
-export GDX_CALL_TIMEOUT_S=${GDX_CALL_TIMEOUT_S:-60}
+# Calls, peers (8 tries of 8.6 s) and ranks that meet outlast a machine that stands still for a minute.
+export GDX_CALL_TIMEOUT_S=${GDX_CALL_TIMEOUT_S:-200} GDX_BOOTSTRAP_TIMEOUT_S=${GDX_BOOTSTRAP_TIMEOUT_S:-200}
+export GDX_ACK_TIMEOUT=${GDX_ACK_TIMEOUT:-21} GDX_RETRY_COUNT=${GDX_RETRY_COUNT:-7}
 out=$folder/out
 
 fail() {
@@ -16,9 +17,10 @@ fail() {
   exit 1
 }
 
-# run SECONDS COMMAND...: leaves the output in $out and the exit status in $status.
+# run SECONDS COMMAND...: leaves the output in $out and the exit status in $status. SECONDS are for a hang; a slow machine or
+# a sanitizer has twice as long.
 run() {
-  local limit=$1
+  local limit=$((2 * $1))
   shift
   echo "+ $*"
   timeout --kill-after=5 "$limit" "$@" >"$out" 2>&1 </dev/null
@@ -28,6 +30,26 @@ run() {
   grep -qE 'Sanitizer|runtime error' "$out" && fail "a sanitizer complained: $*"
   return 0
 }
+
+# until_true COMMAND...: waits until it succeeds. Gives up after four minutes, which only end a hang.
+until_true() {
+  local end=$((SECONDS + 240))
+  until "$@"; do
+    [ $SECONDS -lt $end ] || return 1
+    sleep 0.05
+  done
+}
+
+# tried FAIR COMMAND...: as run 100, and again until the command FAIR succeeds, because a slow machine may pass a limit that is
+# the product's own. After three minutes the checks that follow judge the last trial.
+tried() {
+  local fair=$1 end=$((SECONDS + 180))
+  shift
+  run 100 "$@"
+  until "$fair" || grep -q DAMAGED "$out" || [ $SECONDS -ge $end ]; do run 100 "$@"; done
+}
+# Succeeds if a rank was killed before another was given up, and the others ended within the 10 s that they then have.
+others_told() { grep -q ' was killed: Killed' "$out" && ! grep -q 's have passed since that failure' "$out"; }
 
 expect() { grep -qE -- "$1" "$out" || fail "no line matches: $1"; }
 expect_no() { ! grep -qE -- "$1" "$out" || fail "a line matches: $1"; }

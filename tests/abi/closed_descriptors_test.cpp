@@ -32,8 +32,6 @@
 namespace gdx::abi_tests {
 namespace closed_descriptors_test {
 
-constexpr unsigned kLimitSeconds = 60;
-
 bool is_open(int number) { return fcntl(number, F_GETFD) >= 0; }
 
 // Gives a file of the program's own the number of one that is closed.
@@ -83,7 +81,7 @@ class OwnSocket {
 // The sockets come to the lowest numbers, and to the HCA's where those were closed.
 [[noreturn]] void close_all_with(const std::function<void()>& close_all) {
   constexpr int kRounds = 10;
-  alarm(kLimitSeconds);
+  alarm(kHangSeconds);
   const auto progress = reinterpret_cast<SofthcaProgress>(dlsym(RTLD_DEFAULT, kSofthcaProgressSymbol));
   ibv_context* const before = open_device().release();
   if (before == nullptr || progress == nullptr) std::_Exit(2);
@@ -140,7 +138,7 @@ class Whole : public Loopback {
 
 // The second opening of the device is given the numbers that the first one had.
 [[noreturn]] void open_again_at_the_same_numbers() {
-  alarm(kLimitSeconds);
+  alarm(kHangSeconds);
   if (!(new Whole)->works()) std::_Exit(2);
   const std::vector<int> before = numbers_of_the_hca();
   syscall(SYS_close_range, 3, ~0u, 0);
@@ -155,7 +153,7 @@ class Whole : public Loopback {
 // The program keeps its context, and has short files of its own where the HCA's were.
 [[noreturn]] void go_on_without_the_hcas_descriptors() {
   constexpr off_t kBytes = 4096;
-  alarm(kLimitSeconds);
+  alarm(kHangSeconds);
   auto* const before = new Whole;
   if (!before->works()) std::_Exit(2);
   const std::vector<int> numbers = numbers_of_the_hca();
@@ -223,7 +221,7 @@ TEST_F(ClosedDescriptorsDeathTest,
 }
 
 [[noreturn]] void open_without_standard_files() {
-  alarm(kLimitSeconds);
+  alarm(kHangSeconds);
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) close(fd);
   const Context context = open_device();
   if (context == nullptr) std::_Exit(2);
@@ -256,7 +254,7 @@ TEST_F(ClosedDescriptorsDeathTest, first_calls_leave_the_programs_error_of_dlsym
 }
 
 [[noreturn]] void open_without_threads() {
-  alarm(kLimitSeconds);
+  alarm(kHangSeconds);
   char folder[] = "/tmp/gdx-no-threads-XXXXXX";
   if (mkdtemp(folder) == nullptr || setenv("TMPDIR", folder, 1) != 0 || !test::refuse_threads())
     std::_Exit(2);
@@ -276,7 +274,7 @@ constexpr int kHighestOfOurs = 4200;
 // As where the kernel has no close_range(2). To close a number that nobody opened is the end.
 [[noreturn]] void close_from_without_close_range() {
   constexpr int kFewer = kHighestOfOurs;
-  alarm(kLimitSeconds);
+  alarm(kHangSeconds);
   rlimit limit{};
   getrlimit(RLIMIT_NOFILE, &limit);
   limit.rlim_cur = limit.rlim_max;
@@ -314,7 +312,7 @@ void check(bool passed, int step) {
 
 // Puts files of the program's own beside the HCA's numbers, and closes them by ranges.
 [[noreturn]] void close_ranges_around_the_hcas_numbers() {
-  alarm(kLimitSeconds);
+  alarm(kHangSeconds);
   syscall(SYS_close_range, 3, ~0u, 0);  // inherited ones
   const Context context = open_device();
   check(context != nullptr, 2);
@@ -346,7 +344,7 @@ TEST_F(ClosedDescriptorsDeathTest, ranges_close_the_neighbours_of_the_hcas_numbe
 
 // Looks for the fewest open files with which the device is there.
 [[noreturn]] void open_with_few_descriptors(const char* hcas) {
-  alarm(kLimitSeconds);
+  alarm(kHangSeconds);
   setenv("GDX_SOFTHCA_HCAS", hcas, 1);
   const auto suffices = [](rlim_t limit) {
     const pid_t child = fork();
@@ -378,7 +376,7 @@ TEST_F(ClosedDescriptorsDeathTest, descriptors_that_lack_are_told_to_the_last) {
 }
 
 [[noreturn]] void open_as_another_user(mode_t mask) {
-  alarm(kLimitSeconds);
+  alarm(kHangSeconds);
   constexpr uid_t kNobody = 65534;
   umask(mask);
   ibv_free_device_list(ibv_get_device_list(nullptr));

@@ -89,6 +89,9 @@ both_ends() {
   must_end_well server $server_status
 }
 
+# Options of perftest: 69 s for all tries, because a process may stand still.
+patience=(-u 21)
+
 # UCX before 1.14 asks for free-running timestamps where it makes queue pairs by DevX. Strict HCAs refuse them, as a
 # real-time-only ConnectX-6 Dx does (UCX pull request 8267). Such a UCX runs on the lenient one.
 spare_old_ucx() {

@@ -77,7 +77,7 @@ class Duplicates : public testing::Test {
     return dm != nullptr;
   }
   bool becomes_free() const {
-    const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    const auto limit = std::chrono::steady_clock::now() + kHang;
     while (!device_memory_is_free()) {
       if (std::chrono::steady_clock::now() > limit) return false;
       std::this_thread::yield();

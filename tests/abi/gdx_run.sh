@@ -11,7 +11,7 @@ network=127.$((RANDOM % 200 + 20)).$((RANDOM % 250 + 2))
 on_hca() {
   local end=server first=10
   [ "${!#}" != 127.0.0.1 ] || { end=client first=20; }
-  timeout 60 "$GDX_TEST_GDX" run --hcas 2 --addr "$network.$first" --mtu 1024 --loss 0.01 \
+  timeout 150 "$GDX_TEST_GDX" run --hcas 2 --addr "$network.$first" --mtu 1024 --loss 0.01 \
     --pcap "$scratch/$end.pcap" -- "$@"
 }
 
@@ -22,7 +22,7 @@ if [ "$(id -u)" = 0 ]; then
 else
   gains=$(type -P su)
 fi
-timeout 60 "$GDX_TEST_GDX" run -- "$gains" --version > "$scratch/gained" 2>&1
+timeout 150 "$GDX_TEST_GDX" run -- "$gains" --version > "$scratch/gained" 2>&1
 grep -q 'nothing is preloaded into it' "$scratch/gained" || { cat "$scratch/gained"; fail "no word on a setuid program"; }
 
 on_hca ibv_devinfo -v > "$scratch/devices" 2>&1 || { cat "$scratch/devices"; fail "ibv_devinfo exited with $?"; }
@@ -31,7 +31,7 @@ for gid in "$network.10" "$network.11"; do
 done
 [ "$(grep -c 'active_mtu:.*1024' "$scratch/devices")" = 2 ] || fail "not two ports of MTU 1024"
 
-both_ends ib_write_bw -d gdx1 -n 200 -s 65536 -F
+both_ends ib_write_bw -d gdx1 -n 200 -s 65536 -F "${patience[@]}"
 tshark -r "$scratch/client.gdx1.pcap" -Y 'infiniband.bth.opcode >= 6 && infiniband.bth.opcode <= 8' -T fields \
   -e ip.src -e ip.dst -e infiniband.bth.psn -e udp.length > "$scratch/writes" 2> /dev/null
 packets=$(awk '{ print $3 }' "$scratch/writes" | sort -u | wc -l)

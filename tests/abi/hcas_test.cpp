@@ -86,7 +86,7 @@ struct End {
                                 IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER),
               0);
     attributes.qp_state = IBV_QPS_RTS;
-    attributes.timeout = 14;
+    attributes.timeout = 21;  // 69 s for all tries: the other HCA's thread may stand still
     attributes.retry_cnt = 7;
     attributes.rnr_retry = 7;
     attributes.max_rd_atomic = 1;
@@ -120,7 +120,7 @@ struct End {
   }
   [[nodiscard]] std::optional<ibv_wc> completion() const {
     ibv_wc found{};
-    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    const auto end = std::chrono::steady_clock::now() + kHang;
     while (std::chrono::steady_clock::now() < end) {
       if (ibv_poll_cq(cq.get(), 1, &found) == 1) return found;
     }

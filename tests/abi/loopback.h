@@ -94,10 +94,14 @@ class Loopback : public testing::Test {
     return ibv_modify_qp(qp, &attributes, mask);
   }
 
-  static int to_rts(ibv_qp* qp, std::uint8_t reads = 4) {
+  // Local ACK timeout codes: 8 s, longer than the machine stands still, and 4 ms, for tests of timeouts.
+  static constexpr std::uint8_t kPatient = 21;
+  static constexpr std::uint8_t kHasty = 10;
+
+  static int to_rts(ibv_qp* qp, std::uint8_t reads = 4, std::uint8_t timeout = kPatient) {
     ibv_qp_attr attributes{};
     attributes.qp_state = IBV_QPS_RTS;
-    attributes.timeout = 10;
+    attributes.timeout = timeout;
     attributes.retry_cnt = 3;
     attributes.rnr_retry = 3;
     attributes.sq_psn = kPsn;
@@ -109,10 +113,10 @@ class Loopback : public testing::Test {
     return ibv_modify_qp(qp, &attributes, mask);
   }
 
-  void connect(ibv_qp* qp, std::uint32_t remote_qpn) {
+  void connect(ibv_qp* qp, std::uint32_t remote_qpn, std::uint8_t timeout = kPatient) {
     ASSERT_EQ(to_init(qp), 0);
     ASSERT_EQ(to_rtr(qp, remote_qpn), 0);
-    ASSERT_EQ(to_rts(qp), 0);
+    ASSERT_EQ(to_rts(qp, 4, timeout), 0);
   }
 
   static int set_state(ibv_qp* qp, ibv_qp_state state) {
@@ -174,22 +178,22 @@ class Loopback : public testing::Test {
     return ibv_post_srq_recv(srq, &request, &bad);
   }
 
-  // The next completion, or none within the limit.
+  // The next completion; none: it hangs.
   static std::optional<ibv_wc> await(ibv_cq* cq) {
     ibv_wc completion{};
-    const auto end = std::chrono::steady_clock::now() + kLimit;
+    const auto end = std::chrono::steady_clock::now() + kHang;
     while (std::chrono::steady_clock::now() < end) {
       if (ibv_poll_cq(cq, 1, &completion) == 1) return completion;
     }
     return std::nullopt;
   }
 
-  static bool readable(int fd, std::chrono::milliseconds limit = kLimit) {
+  static bool readable(int fd, std::chrono::milliseconds limit = kHang) {
     pollfd waited{.fd = fd, .events = POLLIN, .revents = 0};
     return poll(&waited, 1, static_cast<int>(limit.count())) == 1;
   }
 
-  // The next asynchronous event, acknowledged; none within the limit: -1.
+  // The next asynchronous event, acknowledged; none: -1.
   int next_event(void* expected_element = nullptr) {
     if (!readable(context_->async_fd)) return -1;
     ibv_async_event event{};
@@ -201,8 +205,6 @@ class Loopback : public testing::Test {
     return event.event_type;
   }
   bool event_waits() { return readable(context_->async_fd, std::chrono::milliseconds(0)); }
-
-  static constexpr std::chrono::milliseconds kLimit{20'000};
 
   alignas(4096) std::array<std::byte, 8 * 4096> memory_{};
   Context context_;

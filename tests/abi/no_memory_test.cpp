@@ -42,7 +42,6 @@ void operator delete[](void* made, std::size_t) noexcept { std::free(made); }
 namespace gdx::abi_tests {
 namespace {
 
-constexpr unsigned kLimitSeconds = 60;
 constexpr char kCounter[] = "/sys/class/infiniband/gdx0/ports/1/hw_counters/softhca_wqes";
 
 // One call of a program, and whether it succeeded.
@@ -84,7 +83,7 @@ const std::vector<Call>& calls() {
 // Every allocation of the call fails once, the device being there.
 [[noreturn]] void fail_each_allocation_of(const Call& call) {
   constexpr long kMost = 100'000;
-  alarm(kLimitSeconds);
+  alarm(kHangSeconds);
   const Context device = open_device();
   if (device == nullptr || !call.succeeds()) std::_Exit(2);
   for (long allocation = 0; allocation < kMost; ++allocation) {
@@ -102,7 +101,7 @@ const std::vector<Call>& calls() {
 
 // One allocation fails while the device is made. It is there or not.
 [[noreturn]] void fail_while_it_is_made(long allocation) {
-  alarm(kLimitSeconds);
+  alarm(kHangSeconds);
   until_failure = allocation;
   static_cast<void>(access(kCounter, R_OK));
   const bool all_were_had = until_failure >= 0;

@@ -5,9 +5,14 @@
 #include <infiniband/mlx5dv.h>
 #include <infiniband/verbs.h>
 
+#include <chrono>
 #include <memory>
 
 namespace gdx::abi_tests {
+
+// Bound on waits for what must come. It only ends a hang.
+inline constexpr unsigned kHangSeconds = 100;
+inline constexpr std::chrono::seconds kHang{kHangSeconds};
 
 struct CloseDevice {
   void operator()(ibv_context* context) const { ibv_close_device(context); }

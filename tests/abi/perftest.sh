@@ -9,7 +9,7 @@ if [[ " $* " == *" --use-null-mr "* ]] && ! "$1" --help 2>&1 | grep -- --use-nul
   exit 77
 fi
 
-both_ends "$@" -F
+both_ends "$@" -F "${patience[@]}"
 # A line of results: bytes, iterations, then figures with a fraction.
 printed=$(grep -Ec '^ *[0-9]+ +[0-9]+ +[0-9]+\.[0-9]+' "$scratch/client")
 [ "$printed" = "$rows" ] || fail "the client printed $printed lines of results, not $rows"

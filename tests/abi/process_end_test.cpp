@@ -12,11 +12,9 @@
 namespace gdx::abi_tests {
 namespace process_end_test {
 
-constexpr unsigned kLimitSeconds = 20;
-
 // A signal handler that ends the process, while the thread that it interrupts drives the device.
 [[noreturn]] void exit_from_a_handler(suseconds_t after_us) {
-  alarm(kLimitSeconds);
+  alarm(kHangSeconds);
   const Context context = open_device();
   const auto progress = reinterpret_cast<SofthcaProgress>(dlsym(RTLD_DEFAULT, kSofthcaProgressSymbol));
   if (context == nullptr || progress == nullptr) std::_Exit(2);
@@ -35,7 +33,7 @@ TEST(ProcessEndDeathTest, exit_in_a_handler_amid_progress_ends_the_process) {
 
 TEST(ProcessEndDeathTest, forked_after_listing_alone_the_child_opens_an_hca_of_its_own) {
   GTEST_FLAG_SET(death_test_style, "fast");
-  alarm(kLimitSeconds);
+  alarm(kHangSeconds);
   ibv_device** const devices = ibv_get_device_list(nullptr);
   ASSERT_NE(devices, nullptr);
   EXPECT_EXIT(std::_Exit(open_device() == nullptr ? 1 : 0), testing::ExitedWithCode(0), "");

@@ -152,7 +152,7 @@ TEST_F(QueueChanges, queue_pair_queried_tells_what_it_was_given_and_where_it_sta
   EXPECT_EQ(attributes.max_dest_rd_atomic, 2);
   EXPECT_EQ(attributes.min_rnr_timer, 1);
   EXPECT_EQ(attributes.port_num, 1);
-  EXPECT_EQ(attributes.timeout, 10);
+  EXPECT_EQ(attributes.timeout, kPatient);
   EXPECT_EQ(attributes.retry_cnt, 3);
   EXPECT_EQ(attributes.rnr_retry, 3);
   EXPECT_EQ(attributes.ah_attr.is_global, 1);
@@ -229,7 +229,7 @@ TEST_F(QueueChanges, right_to_write_taken_from_a_uc_queue_pair_in_rts_holds_for_
   ASSERT_EQ(post_write(behind.get(), piece(4096, 8), at(128), mr_->rkey), 0);
   const auto over = await(cq_.get());
   ASSERT_TRUE(over && over->status == IBV_WC_SUCCESS);
-  const auto end = std::chrono::steady_clock::now() + kLimit;
+  const auto end = std::chrono::steady_clock::now() + kHang;
   volatile std::byte* const later = &memory_[64];
   while (*later != std::byte{0x5a} && std::chrono::steady_clock::now() < end) write(64, kAllAccess);
   EXPECT_EQ(memory_[64], std::byte{0x5a});

@@ -8,7 +8,7 @@ need tshark tshark
 receives=8
 messages=400
 export GDX_SOFTHCA_PCAP=$scratch/%p.pcap GDX_SOFTHCA_RECEIVE_CREDITS=${1:-1}
-both_ends ib_send_bw -F -s 64 -n $messages -r $receives -t 32
+both_ends ib_send_bw -F -s 64 -n $messages -r $receives -t 32 "${patience[@]}"
 
 # One capture for each process; each sees both directions. Of either, the answers that the other end got.
 for capture in "$scratch"/*.pcap; do

@@ -78,7 +78,7 @@ void make_and_destroy_an_id(int fd) {
 
 // False, and the child is killed, where it has not ended in time.
 bool ends(pid_t child) {
-  const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  const auto limit = std::chrono::steady_clock::now() + kHang;
   while (std::chrono::steady_clock::now() < limit) {
     int status = 0;
     if (waitpid(child, &status, WNOHANG) == child) return WIFEXITED(status) && WEXITSTATUS(status) == 0;

@@ -34,6 +34,8 @@ transport=$1
 export UCX_IB_MLX5_DEVX=$2 UCX_NET_DEVICES=gdx0:1 UCX_LOG_LEVEL=info
 UCX_TLS=$(alias_of "$transport")
 export UCX_TLS
+# For all tries a minute, because a process may stand still. UD waits longer by itself.
+[[ $transport != rc_* ]] || export UCX_RC_TIMEOUT=9s
 [ "$UCX_IB_MLX5_DEVX" = n ] || spare_old_ucx
 
 # Debian 13's is built with MPI, and without a terminal takes itself for one of its processes.

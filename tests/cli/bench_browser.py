@@ -15,7 +15,7 @@ import time
 
 from bench_page import points_of
 
-PATIENCE_S = 20
+PATIENCE_S = 400  # only ends a hang
 CHOOSE = """(choice) => {
   for (const [id, value] of Object.entries(choice)) document.getElementById(id).value = value;
   for (const id of Object.keys(choice)) draw();

@@ -6,6 +6,8 @@ export XDG_CONFIG_HOME=$folder/config
 unset GDX_CALIBRATION GDX_PATH_CLASS GDX_HCA
 file=$XDG_CONFIG_HOME/gdx/calibration.json
 quick=(--rounds 2 --max-bytes 65536)
+demo=(env GDX_ACK_TIMEOUT="$GDX_ACK_TIMEOUT" GDX_LOG=info "$gdx" demo --modes auto --max-bytes 4096)
+export GDX_ACK_TIMEOUT=19  # all tries fit into the minute that gdx calibrate gives a call
 
 case $case_name in
   calibrate)
@@ -64,21 +66,21 @@ PYTHON
     expect 'auto +inline up to 28 B, push up to 16 KiB, then bounce$'
     expect 'has no table for HCA gdx0, kernels on a GPU with payload in its memory, SYS path'
     # A program logs the choice of its endpoint.
-    run 120 env GDX_LOG=info "$gdx" demo --modes auto --max-bytes 4096
+    run 120 "${demo[@]}"
     expect_status 0
     [ "$(grep -cE 'info: auto on HCA gdx0: .*; measured on the software HCA' "$out")" -eq 2 ] || fail "not one line a rank"
     # An endpoint with fewer slots than it was measured with: a warning, and defaults.
-    run 120 env GDX_LOG=info "$gdx" demo --modes auto --max-bytes 4096 --slots 1
+    run 120 "${demo[@]}" --slots 1
     expect_status 0
     expect 'warning: .* measured with .*32 slots of 4 KiB.*, and this endpoint has .* 1 slots .*; defaults serve'
     expect_no 'measured on the software HCA'
     # Rubbish at the default place: a warning, and defaults.
     echo rubbish >"$file"
-    run 120 "$gdx" demo --modes auto --max-bytes 4096
+    run 120 "${demo[@]}"
     expect_status 0
     expect "warning: $file is no calibration: .*; defaults serve"
     # A named file that is no calibration is an error.
-    run 100 env GDX_CALIBRATION="$file" "$gdx" demo --modes auto --max-bytes 4096
+    run 100 env GDX_CALIBRATION="$file" "${demo[@]}"
     expect_failure
     expect "$file is no calibration"
     expect_no 'defaults serve'

@@ -286,30 +286,24 @@ PYTHON
     expect '15 receiver-visibility +on the CPU layer: payload host, signal host: signal 1 never came:$'
     ;;
   interrupted)
-    # With this fault step 5 waits for seconds: it is ended there.
+    # With this fault step 5 and others wait for seconds: it is ended there.
     env GDX_SOFTHCA_FAULT=owner_bit "$gdx" run -- "$gdx" doctor --hardware --output "$folder/report.json" >"$out" 2>&1 </dev/null &
     doctor=$!
-    for ((i = 0; i < 600; ++i)); do
-      grep -qs '"running": 5' "$folder/report.json" && break
-      sleep 0.1
-    done
+    until_true grep -Eqs '"running": ([5-9]|1[0-9])' "$folder/report.json"
     kill -KILL "$doctor"
     wait "$doctor" 2>/dev/null
     expect '^  OK       4 devx '
     python3 - "$folder/report.json" <<'PYTHON' || fail "its JSON lacks what was done"
 import json, sys
 told = json.load(open(sys.argv[1]))
-assert told["running"] == 5 and not told["complete"] and told["hca"] == "gdx0", told
-assert [one["step"] for one in told["steps"]] == [1, 2, 3, 4] and told["findings"], told
+assert told["running"] >= 5 and not told["complete"] and told["hca"] == "gdx0", told
+assert [one["step"] for one in told["steps"]] == list(range(1, told["running"])) and told["findings"], told
 PYTHON
     # Ended while it waits for a second host, it has kept what it had read.
     port=$(free_port) || exit 1
     "$gdx" run -- "$gdx" doctor --hardware --listen --port $port --output "$folder/waits.json" >"$out" 2>&1 </dev/null &
     doctor=$!
-    for ((i = 0; i < 600; ++i)); do
-      grep -qs '"running": 17' "$folder/waits.json" && break
-      sleep 0.1
-    done
+    until_true grep -qs '"running": 17' "$folder/waits.json"
     kill -KILL "$doctor"
     wait "$doctor" 2>/dev/null
     expect "^gdx doctor: meets the other host at 0.0.0.0:$port within 5 min; run there: gdx doctor --hardware --peer THIS_HOST --port $port\$"
@@ -332,12 +326,16 @@ PYTHON
       grep '^  [A-Z][A-Z]* *\(1[7-9]\|20\) ' "$folder/listener" | cut -c3-13 >"$folder/there"
       grep '^  [A-Z][A-Z]* *\(1[7-9]\|20\) ' "$out" | cut -c3-13 | diff - "$folder/there" >&2 || fail "the hosts differ: $(grep -A9 ^D "$folder/listener")"
     }
+    # Both hosts end their tries within 0.7 s, whatever the environment says.
+    in_time() { ! grep -qE '^  FAIL +(17|18|20) .*(peer unreachable|timed out)' "$out" || fail "too slow: a host that lives was given up"; }
     two A=1 B=1
+    in_time
     expect '^  OK      17 rendezvous +.*, path MTU [0-9]+ here and [0-9]+ there: 8 B each'
     expect '^  OK      18 modes-and-sizes +9 sizes by pull in, pull out, inline in, inline out, push in'
     expect '^  OK      19 killed-peer +a put to a peer that is gone ends with syndrome 0x15'
     expect '^  (OK     |UNKNOWN) 20 bandwidth +puts of 1 MiB, posted by a processor: '
     two GDX_SOFTHCA_FAULT=no_ack_timeout GDX_SOFTHCA_FAULT=stale_payload
+    in_time
     expect '^  OK      17 rendezvous '
     expect '^  FAIL    18 modes-and-sizes +here: pull of 64 B: of 64 bytes, byte 0'
     expect '^  FAIL    19 killed-peer +at the peer: a put to a queue pair that is gone: timed out'
@@ -363,31 +361,30 @@ PYTHON
     sed '/^A  /q' "$out" | grep '^gdx doctor: no second host, so step 17 will fail: no address for the root' >/dev/null || fail "the wrong name shows late"
     expect '^  FAIL    17 rendezvous +no address for the root .no-such-host.invalid:18520.: '
     expect "advice: give --peer the other host's name or IPv4 address\$"
-    # lose PATTERN: both start, and the listener is killed once its report matches.
+    # lose PATTERN: both start, and the listener is killed once its report matches. before: the other's report by then.
     lose() {
       local listener port
       port=$(free_port) || exit 1
       : >"$folder/listener"
+      : >"$out"
       "$gdx" run -- "$gdx" doctor --hardware --listen --port $port >"$folder/listener" 2>&1 </dev/null &
       listener=$!
-      (for _ in $(seq 5000); do
-        grep -q "$1" "$folder/listener" && kill -9 $listener && break
-        kill -0 $listener || break
+      (while kill -0 $listener; do
+        grep -q "$1" "$folder/listener" && cp "$out" "$folder/before" && kill -9 $listener && break
         sleep 0.05
       done) 2>/dev/null &
       run 250 "$gdx" run -- "$gdx" doctor --hardware --peer 127.0.0.1 --port $port
       kill $! 2>/dev/null
       wait
     }
-    # A host that ends early is missed at once.
+    # A host that ends early is missed at once: before section D, which must still be far.
     lose '^  OK       3 '
+    while grep -qE '^  [A-Z]+ +6 ' "$folder/before"; do lose '^  OK       3 '; done
     sed '/^D  /q' "$out" | grep '^gdx doctor: the other host has ended, see its report: ' >/dev/null || fail "its end shows late"
     expect '^  FAIL    17 rendezvous +'
-    # The peer is killed in the middle. A busy machine may delay the kill past the end: then once more.
-    for _ in 1 2 3; do
-      lose '17 rendezvous'
-      grep -qE '^  [A-Z]+ +20 ' "$folder/listener" || break
-    done
+    # The peer is killed in the middle. A busy machine may delay the kill past the end, or keep the hosts from meeting.
+    lose '17 rendezvous'
+    while grep -qE '^  [A-Z]+ +20 ' "$folder/listener" || ! grep -q '^  OK      17 ' "$out"; do lose '17 rendezvous'; done
     expect_status 1
     expect '^  FAIL    (18|19|20) .*the peer: '
     ;;

@@ -2,7 +2,7 @@
 # measurements_test.sh CASE GDX_MEASUREMENTS: what runner.sh of perf passes on becomes medians, ratios by round, and errors.
 . "$(dirname "$0")/../program.sh"
 program=$2
-report() { run 20 sh -c 'printf "%b" "$1" | "$2" --measured "a machine" $3' - "$1" "$program" "${2-}"; }
+report() { run 100 sh -c 'printf "%b" "$1" | "$2" --measured "a machine" $3' - "$1" "$program" "${2-}"; }
 
 samples='sample|1|a|2\nsample|1|b|4\nsample|2|a|30\nsample|2|b|10\nsample|3|a|4\nsample|3|b|4\nsample|1|once|7e3\n'
 rows='value|us|0.5|a|the a|\nratio|a|b|a / b|<= 2\nvalue|us|1|once|the other|\n'

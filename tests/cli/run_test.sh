@@ -24,12 +24,12 @@ case $case_name in
     expect "^gdx: Terminated: ending $all\$"
     expect "^gdx: killed, because SIGTERM did not end them within 0.125 s: $both(, rank 2 .*)?\$"
     # Ranks that end by SIGTERM are not named again.
-    timeout --kill-after=5 60 "$gdx" run --ranks 3 --grace-s 50 --timeout-s 0.25 -- sleep 600 >"$out" 2>&1
+    timeout --kill-after=5 250 "$gdx" run --ranks 3 --grace-s 200 --timeout-s 0.25 -- sleep 600 >"$out" 2>&1
     status=$?
     expect_status 124
     expect "^gdx: sleep still ran after 0.25 s \(allow it more time\): ending $all\$"
     expect_one_line
-    run 100 "$gdx" run --ranks 10 --timeout-s 2 -- sh -c '[ "$GDX_RANK" != 0 ] || kill -TERM $PPID; exec sleep 600'
+    run 100 "$gdx" run --ranks 10 -- sh -c '[ "$GDX_RANK" != 0 ] || kill -TERM $PPID; exec sleep 600'
     expect 'rank 7 \(pid [0-9]+\) and 2 more$'
     # A rank alone has a launcher, too, where it is to be ended.
     run 100 "$gdx" run --grace-s 0.125 -- sh -c 'trap "" TERM; kill -TERM $PPID; exec sleep 600'
@@ -71,7 +71,7 @@ case $case_name in
     expect_status 0
     [ "$(sort "$out")" = "$(printf ' 3: \n 3: a\n 3: c\n10: d' | sort)" ] || fail "not the four lines"
     # Four ranks that print much: lines whole and in order, stderr apart.
-    timeout --kill-after=5 60 "$gdx" run --label --ranks 4 -- sh -c 'seq 100000 & seq 20000 >&2; wait' >"$out" 2>"$folder/err" </dev/null ||
+    timeout --kill-after=5 250 "$gdx" run --label --ranks 4 -- sh -c 'seq 100000 & seq 20000 >&2; wait' >"$out" 2>"$folder/err" </dev/null ||
       fail "status $?"
     for file in "$out 100000" "$folder/err 20000"; do
       awk -v most="${file##* }" '!/^[0-3]: [0-9]+$/ || $2 != ++lines[$1] { exit bad = 1 }
@@ -85,9 +85,9 @@ case $case_name in
     expect_no '^[^0]'
     run 100 "$gdx" run --label --ranks 2 -- sh -c 'test $GDX_RANK = 0 || exit 3'
     expect_status 3
-    [ "$(echo told | timeout 60 "$gdx" run --label -- cat)" = '0: told' ] || fail "stdin did not come"
+    [ "$(echo told | timeout 250 "$gdx" run --label -- cat)" = '0: told' ] || fail "stdin did not come"
     # A reader that stops ends all ranks, by a signal.
-    timeout --kill-after=5 60 "$gdx" run --label --ranks 2 -- yes 2>"$out" | head -n 1 >"$folder/head"
+    timeout --kill-after=5 250 "$gdx" run --label --ranks 2 -- yes 2>"$out" | head -n 1 >"$folder/head"
     status=${PIPESTATUS[0]}
     expect_status 141
     grep -qx '[01]: y' "$folder/head" || fail "no labelled line"
@@ -102,7 +102,7 @@ case $case_name in
     # A process that is no rank's keeps a rank's stdout, and is no reason to wait.
     mkfifo "$folder/stdin"
     exec 6<>"$folder/stdin"
-    timeout --kill-after=5 60 "$gdx" run --label -- sh -c '(echo $$ >"$FIFO"); read -r line; printf "$line\nunended"' \
+    timeout --kill-after=5 250 "$gdx" run --label -- sh -c '(echo $$ >"$FIFO"); read -r line; printf "$line\nunended"' \
       >"$out" 2>&1 <&6 6>&- &
     read -r rank <&7
     exec 8>"/proc/$rank/fd/1"
@@ -118,7 +118,7 @@ case $case_name in
     # A stdout that takes nothing does not keep the launcher from its end, and loss is told.
     dd if=/dev/zero of="$FIFO" bs=4096 oflag=nonblock 2>/dev/null || true  # until it is full
     export BEGUN=$folder/begun-lost
-    timeout --kill-after=30 60 "$gdx" run --label -- sh -c 'echo lost; : >"$BEGUN"; exec sleep 600' >"$FIFO" 2>"$out" </dev/null &
+    timeout --kill-after=30 250 "$gdx" run --label -- sh -c 'echo lost; : >"$BEGUN"; exec sleep 600' >"$FIFO" 2>"$out" </dev/null &
     until [ -e "$BEGUN" ]; do sleep 0.05; done
     kill -TERM $!
     wait $!
@@ -127,7 +127,7 @@ case $case_name in
     # Nor does a full pipe as stderr.
     for options in '' --label; do
       export BEGUN=$folder/begun$options
-      timeout --kill-after=30 60 "$gdx" run $options --ranks 2 -- sh -c ': >"$BEGUN"; exec sleep 600' >"$FIFO" 2>&1 </dev/null &
+      timeout --kill-after=30 250 "$gdx" run $options --ranks 2 -- sh -c ': >"$BEGUN"; exec sleep 600' >"$FIFO" 2>&1 </dev/null &
       until [ -e "$BEGUN" ]; do sleep 0.05; done
       kill -TERM $!
       wait $!

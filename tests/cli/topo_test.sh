@@ -13,7 +13,7 @@ fail() {
   echo "$out"
   exit 1
 }
-run() { out=$(timeout 30 env "$@" 2>&1) || fail "status $? of $*"; }
+run() { out=$(timeout 100 env "$@" 2>&1) || fail "status $? of $*"; }
 expect() { grep -qE "$1" <<<"$out" || fail "no line matches: $1"; }
 expect_no() { ! grep -qE "$1" <<<"$out" || fail "a line matches: $1"; }
 
@@ -96,7 +96,7 @@ PYTHON
 # Unreadable input is bad input: status 2 and one line.
 echo rubbish >"$folder/rubbish.xml"
 for bad in /nonexist "$folder" "$folder/rubbish.xml"; do
-  out=$(timeout 30 "$gdx" topo --xml "$bad" 2>&1)
+  out=$(timeout 100 "$gdx" topo --xml "$bad" 2>&1)
   status=$?
   [ "$status" -eq 2 ] && [ "$(grep -c . <<<"$out")" -eq 1 ] || fail "--xml $bad: status $status"
   expect "^gdx: .*$bad.*lstopo --of xml$"

@@ -10,7 +10,7 @@ fail() {
   echo "$out"
   exit 1
 }
-info() { out=$(timeout 30 env "$@" "$gdx" run -- "$gdx" info 2>&1) || fail "gdx info exited with $?"; }
+info() { out=$(timeout 100 env "$@" "$gdx" run -- "$gdx" info 2>&1) || fail "gdx info exited with $?"; }
 expect() { grep -qE "$1" <<<"$out" || fail "no line matches: $1"; }
 
 info LD_LIBRARY_PATH="$fake"
@@ -55,10 +55,10 @@ if ! ldconfig -p | grep 'libcuda\.so\.1' >/dev/null; then
   expect '^  GPUs +none: no CUDA driver here: libcuda\.so\.1: .*CPU layer$'
 fi
 # An HCA without memory of its own.
-out=$(timeout 30 "$gdx" run --device-memory-bytes 0 -- "$gdx" info 2>&1) || fail "gdx info exited with $?"
+out=$(timeout 100 "$gdx" run --device-memory-bytes 0 -- "$gdx" info 2>&1) || fail "gdx info exited with $?"
 expect '^  device memory +0 B$'
 expect '^  staging +push no slots, '
-out=$(timeout 30 env LD_LIBRARY_PATH="$fake" "$gdx" run -- "$gdx" info --json 2>&1)
+out=$(timeout 100 env LD_LIBRARY_PATH="$fake" "$gdx" run -- "$gdx" info --json 2>&1)
 for what in '"compute_capability": 90' '"kind": "software"' '"rate_gbps": 100.0' '"kind": "plain"' \
   '"host_memory_mapping": "plain' '"slot_count": 32' '"gdx_version"' '"pci": null' '^ +"gpu"$'; do
   expect "$what"

@@ -7,7 +7,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
@@ -20,6 +19,7 @@
 #include "host/memory/memory.h"
 #include "host/memory/shared_file.h"
 #include "host/queue/queue_memory.h"
+#include "tests/e2e/comes_true.h"
 #include "tests/e2e/must.h"
 #include "tests/fuzz/daemon_attacker.h"
 
@@ -56,10 +56,10 @@ class ServingProcess {
   // A client that has the HCA open.
   [[nodiscard]] std::shared_ptr<ipc::Daemon> client() const {
     auto connected = ipc::Daemon::connect(path_);
-    for (int i = 0; i < 3000 && !connected && connected.error().status == Status::kNotFound; ++i) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));  // until it listens
-      connected = ipc::Daemon::connect(path_);
-    }
+    EXPECT_TRUE(comes_true([&] {
+      if (!connected) connected = ipc::Daemon::connect(path_);
+      return connected || connected.error().status != Status::kNotFound;
+    })) << "it does not listen";
     auto daemon = must(std::move(connected));
     must(daemon->call<ipc::HcaAnswer>(ipc::OpenHca{{}, -1, 0}));
     return daemon;
@@ -132,8 +132,8 @@ TEST(DaemonLimits, without_descriptors_requests_are_refused_and_newcomers_wait) 
   const auto again = register_file(*client, file);
   ASSERT_TRUE(again) << again.error().message;
   EXPECT_TRUE(client->call<ipc::Done>(ipc::DeregisterMemory{again->answer.region}));
-  for (int i = 0; i < 3000 && gdxd.files() > files; ++i)
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));  // until the newcomer's session has ended
+  // The newcomer's session ends on a thread of its own.
+  EXPECT_TRUE(comes_true([&] { return gdxd.files() <= files; }));
   EXPECT_EQ(gdxd.files(), files) << "what was refused keeps no descriptor";
 }
 

@@ -13,7 +13,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <functional>
 #include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -32,6 +31,7 @@
 #include "host/queue/queue_memory.h"
 #include "proto/mlx5/doorbell.h"
 #include "proto/softhca.h"
+#include "tests/e2e/comes_true.h"
 #include "tests/e2e/must.h"
 #include "tests/e2e/vain_wait.h"
 #include "tests/fuzz/daemon_attacker.h"
@@ -40,7 +40,7 @@ namespace gdx::daemon {
 namespace daemon_notice_test {
 
 constexpr std::size_t kPage = 4096;
-constexpr std::uint64_t kLongNs = 30'000'000'000;
+constexpr std::uint64_t kLongNs = 200'000'000'000;
 
 // The text that stderr takes, while it takes it.
 class StderrFile {
@@ -77,10 +77,6 @@ class Notices : public ::testing::Test {
     server_->stop();
     thread_.join();
   }
-  static bool until(const std::function<bool()>& holds) {
-    for (int i = 0; i < 3000 && !holds(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    return holds();
-  }
 
   std::string path_;
   std::unique_ptr<Server> server_;
@@ -101,7 +97,7 @@ TEST_F(Notices, of_a_port_reach_each_client_once_and_change_nothing) {
     for (auto at = said.find(text); at != std::string::npos; at = said.find(text, at + 1)) ++found;
     return found;
   };
-  EXPECT_TRUE(until([&] {
+  EXPECT_TRUE(comes_true([&] {
     said = log.text();
     return count("gdxd tells: port 1 of HCA gdx0 is up") == 2;
   }));
@@ -132,7 +128,7 @@ TEST_F(Notices, of_a_failed_hca_abort_kernels_and_name_it_and_it_opens_again) {
   EXPECT_EQ(refused.error().status, Status::kHcaFailed) << refused.error().message;
   EXPECT_EQ(a.query_queue_pair().error().status, Status::kHcaFailed);
   // Refused until the sessions of the failed one have ended.
-  EXPECT_TRUE(until([] {
+  EXPECT_TRUE(comes_true([] {
     const auto again = Hca::open();
     EXPECT_TRUE(again || again.error().status == Status::kBusy) << again.error().message;
     return again && allocate_memory(*again, kPage);
@@ -254,7 +250,7 @@ TEST_F(Notices, of_a_failed_hca_explain_the_end_of_a_call) {
   }
 }
 
-// Clients can store faults as they like, so most of many go unwarned of.
+// Clients can store faults as they like, so most of many go unwarned of: all but one a second.
 TEST_F(Notices, faults_are_warned_of_with_their_events_and_not_each) {
   constexpr int kEndpoints = 40;
   const auto client = must(ipc::Daemon::connect(path_));
@@ -278,9 +274,11 @@ TEST_F(Notices, faults_are_warned_of_with_their_events_and_not_each) {
     return warnings;
   };
   EXPECT_EQ(end_some(0), 0);
+  const std::uint64_t begun_ns = monotonic_ns();
   const int warnings = end_some(0x15);
+  const auto seconds = static_cast<int>((monotonic_ns() - begun_ns) / 1'000'000'000);
   EXPECT_GE(warnings, 1);
-  EXPECT_LT(warnings, kEndpoints);
+  EXPECT_LE(warnings, seconds + 2);
 }
 
 }  // namespace daemon_notice_test

@@ -28,7 +28,7 @@ constexpr std::size_t kQueues = 16;  // of each
 constexpr int kMessages = 8;         // on each queue
 constexpr int kDepth = 16;
 constexpr std::uint32_t kMessageBytes = 65536;
-constexpr std::uint8_t kPatient = 22;  // 17 s: no timer shall resend what only waits for a processor
+constexpr std::uint8_t kPatient = 25;  // 137 s: no timer shall resend what only waits for a processor
 constexpr const char* kSmallBuffer =
     "262144";  // doubled by the kernel; a quarter of it has the minimum of four peers
 constexpr unsigned kLimitS = 250;

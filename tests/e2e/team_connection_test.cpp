@@ -1,10 +1,21 @@
 // Connections of a team: made by first use, asked for by the host, and with ranks that die.
 #include <optional>
 
+#include "base/clock.h"
 #include "tests/e2e/team_of_ranks.h"
 
 namespace gdx {
 namespace team_connection_test {
+
+using ::testing::AnyOf;
+
+// Of calls that end by the deadline of a pair, 8/10 of it. What is to end in time has the rest.
+constexpr std::uint64_t kDeadlinesNs = 20'000'000'000;
+
+// Reason for which a call since then ended otherwise than by the deadline of a pair; empty: it had the time.
+const char* lateness(std::uint64_t begun_ns) {
+  return monotonic_ns() - begun_ns < kDeadlinesNs / 10 * 9 ? "" : "too slow";
+}
 
 // Records of a split team change with those of the first.
 TEST_F(TeamOfRanks, connections_reach_split_teams_made_before_and_after) {
@@ -130,21 +141,23 @@ StagingOptions slots_for(std::uint64_t endpoints) {
   return options;
 }
 
+// By the deadline of all pairs, in a program of its own.
 TEST_F(TeamOfRanks, one_pair_that_fails_ends_create_at_all_ranks_and_leaves_the_world) {
-  if (world().size() != 4) GTEST_SKIP() << "needs four ranks";
+  ASSERT_EQ(world().size(), 3u);
   StagingPool few = must(StagingPool::create(hca_of(), slots_for(2)));
   StagingPool enough = must(StagingPool::create(hca_of(), slots_for(8)));
   const bool differs = world().rank() == last();
+  const std::uint64_t begun_ns = monotonic_ns();
   const auto team = Team::create(hca_of(), world(), {nullptr, differs ? &few : &enough},
                                  {.heap_bytes = kHeapBytes,
-                                  .endpoint = {.bounce_slot_count = 1, .timeout_ns = 60'000'000'000},
+                                  .endpoint = {.bounce_slot_count = 1},
                                   .direct = DirectChoice::kOff,
-                                  .timeout_ns = 40'000'000'000,
+                                  .timeout_ns = kDeadlinesNs,
                                   .connect_all = true});
   ASSERT_FALSE(team);
-  EXPECT_EQ(team.error().status, Status::kTimeout);
-  EXPECT_THAT(team.error().message, HasSubstr("was not connected on lane 0"));
-  EXPECT_TRUE(world().barrier(kTimeoutNs)) << "the world goes on";
+  ASSERT_EQ(team.error().status, Status::kTimeout) << lateness(begun_ns);
+  ASSERT_THAT(team.error().message, HasSubstr("was not connected on lane 0")) << lateness(begun_ns);
+  EXPECT_TRUE(world().barrier(kPatienceNs)) << "the world goes on";
 }
 
 // The last rank has no room for endpoints, so that no wait can probe it, or be probed by it.
@@ -156,7 +169,7 @@ TEST_F(TeamOfRanks, mapped_rank_stays_in_reach_when_no_endpoint_is_to_be_had) {
   Team team = must(Team::create(hca_of(), world(), {nullptr, &pool},
                                 {.heap_bytes = kHeapBytes,
                                  .endpoint = {.bounce_slot_count = 1,
-                                              .timeout_ns = 10'000'000'000,
+                                              .timeout_ns = 2'000'000'000,
                                               .probe_after_ns = 100'000'000,
                                               .retry_count = 0,
                                               .may_time_out_before_retries = true},
@@ -167,7 +180,13 @@ TEST_F(TeamOfRanks, mapped_rank_stays_in_reach_when_no_endpoint_is_to_be_had) {
   const std::uint32_t peer = team.rank() == last() ? 0 : last();
   const auto refused = team.connect(peer);
   ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.error().status, Status::kBusy) << refused.error().message;
+  // A rank that is slow to answer is none that answers that it has no room.
+  if (team.rank() == last()) {
+    EXPECT_EQ(refused.error().status, Status::kBusy) << refused.error().message;
+  } else {
+    EXPECT_THAT(refused.error().status, AnyOf(Status::kBusy, Status::kPeerUnreachable))
+        << refused.error().message;
+  }
   EXPECT_EQ(team.way(peer), PeerWay::kMapped);
   Status ends[2] = {Status::kPending, Status::kPending};
   launch(team, [&](const TeamHandle& handle) {
@@ -184,15 +203,15 @@ TEST_F(TeamOfRanks, mapped_rank_stays_in_reach_when_no_endpoint_is_to_be_had) {
   ASSERT_TRUE(team.barrier());
 }
 
-// A program of their own runs each of the next tests, because the world ends with the rank.
+// A program of their own runs the next tests, because the world ends with the rank.
 TEST_F(TeamOfRanks, rank_that_died_before_it_is_asked_is_unreachable_by_name) {
   ASSERT_EQ(world().size(), 3u);
   Team team =
-      made({.endpoint = {.timeout_ns = 40'000'000'000, .retry_count = 2, .may_time_out_before_retries = true},
+      made({.endpoint = {.timeout_ns = kDeadlinesNs, .retry_count = 2, .may_time_out_before_retries = true},
             .direct = DirectChoice::kOff});
   Team patient = made({.endpoint = {.timeout_ns = 600'000'000'000}, .direct = DirectChoice::kOff});
   Team mapped =
-      made({.endpoint = {.timeout_ns = 40'000'000'000, .retry_count = 2, .may_time_out_before_retries = true},
+      made({.endpoint = {.timeout_ns = kDeadlinesNs, .retry_count = 2, .may_time_out_before_retries = true},
             .direct = DirectChoice::kOn});
   Team part = must(team.split(0, last() - team.rank()));
   auto* const signal = must(team.allocate<std::uint64_t>(1));
@@ -201,9 +220,10 @@ TEST_F(TeamOfRanks, rank_that_died_before_it_is_asked_is_unreachable_by_name) {
 
   Status dead = Status::kPending;
   const std::uint32_t other = 1 - std::min(team.rank(), 1u);
+  const std::uint64_t begun_ns = monotonic_ns();
   launch(team,
          [&](const TeamHandle& handle) { dead = gdx_signal(handle, signal, 1, SignalOp::kAdd, last()); });
-  EXPECT_EQ(dead, Status::kPeerUnreachable);
+  ASSERT_EQ(dead, Status::kPeerUnreachable) << lateness(begun_ns);
   const auto alive = patient.connect(other);
   EXPECT_TRUE(alive) << alive.error().message;
   EXPECT_EQ(team.way(last()), PeerWay::kGone);
@@ -239,7 +259,8 @@ TEST_F(TeamOfRanks, rank_that_dies_while_it_is_asked_is_unreachable_by_name) {
   Team team = made({.direct = DirectChoice::kOff});
   auto* const signal = must(team.allocate<std::uint64_t>(1));
   if (team.rank() == last()) {
-    while (team.connections() == 0 && all_here()) std::this_thread::yield();
+    // The others may give this rank up before, when it stands still.
+    while (team.connections() == 0 && world().poll_peers()) std::this_thread::yield();
     _exit(::testing::UnitTest::GetInstance()->Failed() ? 1 : 0);
   }
   Status end = Status::kOk;

@@ -23,6 +23,7 @@ enum class Ways { kNic, kDirect, kMixed };
 
 Team make_team(Ways ways, TeamOptions options = {}) {
   options.heap_bytes = 4 << 20;
+  options.timeout_ns = 200'000'000'000;  // of collective calls, so that a rank may stand still for long
   const auto world = must(WorldOptions::from_environment());
   const bool off = ways == Ways::kNic || (ways == Ways::kMixed && world.rank == 0);
   options.direct = off ? DirectChoice::kOff : DirectChoice::kAuto;

@@ -6,7 +6,7 @@ namespace team_test {
 
 // First of all, because it takes all of the HCA's memory until it ends.
 TEST(TeamByDefault, one_call_sets_up_everything) {
-  Team team = must(Team::create({.heap_bytes = kHeapBytes}));
+  Team team = must(Team::create({.heap_bytes = kHeapBytes, .timeout_ns = kPatienceNs}));
   EXPECT_LT(team.rank(), team.size());
   EXPECT_EQ(team.heap().size(), kHeapBytes);
   EXPECT_EQ(team.describe_fault(), "ok");
@@ -59,7 +59,7 @@ TEST_F(TeamOfRanks, allocations_have_the_same_offset_everywhere) {
   for (int i = 1; i < 20; ++i) {
     const auto* const piece = static_cast<std::byte*>(must(team.allocate_bytes(i * 100u, 1u << i % 12)));
     const std::uint64_t offset = piece - team.heap().data();
-    for (const std::uint64_t other : must(world().allgather_value(offset, kTimeoutNs)))
+    for (const std::uint64_t other : must(world().allgather_value(offset, kPatienceNs)))
       EXPECT_EQ(other, offset);
   }
 }
@@ -173,7 +173,7 @@ TEST_F(TeamOfRanks, options_that_differ_or_are_impossible_are_refused_everywhere
   const auto lanes = create({.lanes = differs ? 2u : 1u});
   ASSERT_FALSE(lanes);
   EXPECT_THAT(lanes.error().message, HasSubstr(named));
-  const auto impossible = create({.timeout_ns = differs ? 0 : kTimeoutNs});
+  const auto impossible = create({.timeout_ns = differs ? 0 : kPatienceNs});
   ASSERT_FALSE(impossible);
   EXPECT_THAT(impossible.error().message,
               HasSubstr((differs ? "" : named + ": ") + std::string("team option timeout_ns = 0: use 1 to")));
@@ -236,7 +236,7 @@ TEST_F(TeamOfRanks, windows_are_known_to_every_rank) {
   const TeamHandle handle = team.handle();
   ASSERT_EQ(handle.window_count, 8u);
   EXPECT_EQ(handle.windows[7].address, memory[6]);
-  const auto places = must(world().allgather_value(reinterpret_cast<std::uintptr_t>(memory[2]), kTimeoutNs));
+  const auto places = must(world().allgather_value(reinterpret_cast<std::uintptr_t>(memory[2]), kPatienceNs));
   for (std::uint32_t rank = 0; rank < team.size(); ++rank) {
     EXPECT_EQ(handle.peers[rank].windows[3].address, places[rank]);
     EXPECT_NE(handle.peers[rank].windows[3].rkey.raw, 0u);

@@ -9,8 +9,7 @@ export GDXD_CONFIG=/dev/null  # not this machine's
 "$gdxd" --socket "$folder/socket" 2>"$folder/log" &
 daemon=$!
 trap 'kill -9 $daemon 2>/dev/null || true; rm -rf "$folder"' EXIT
-for _ in $(seq 600); do
-  grep -q '^gdxd listens' "$folder/log" && break
+until grep -qs '^gdxd listens' "$folder/log"; do
   kill -0 $daemon || { cat "$folder/log"; exit 1; }
   sleep 0.05
 done

@@ -18,7 +18,7 @@
 set -uo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 budget_s=${GDX_RUN_ALL_BUDGET_S:-480}        # of everything
-stage_limit_s=${GDX_RUN_ALL_STAGE_LIMIT_S:-} # of each stage, instead of its own
+stage_limits=${GDX_RUN_ALL_STAGE_LIMITS:-}   # instead of a stage's own: "NAME=SECONDS ..."
 # Debian 12's; nothing that a C++ compiler brings itself.
 needed_packages="libibverbs-dev libibverbs1 ibverbs-providers libnl-3-200 libnl-3-dev libnl-route-3-200 libnl-route-3-dev
 librdmacm-dev librdmacm1 libfmt-dev libfmt9 libspdlog-dev libspdlog1.10 libexpected-dev libcli11-dev nlohmann-json3-dev
@@ -122,8 +122,9 @@ is_whole_json() {
 # stage NAME LIMIT_S COMMAND...: within its limit and what is left of the budget; status 77 is a skip, whose reason is
 # the line that says SKIPPED.
 stage() {
-  local name=$1 limit=${stage_limit_s:-$2} begun=$SECONDS left=$((budget_s - (SECONDS - started))) status reason
+  local name=$1 limit=$2 begun=$SECONDS left=$((budget_s - (SECONDS - started))) status reason
   shift 2
+  [[ " $stage_limits" != *" $name="* ]] || limit=${stage_limits##*"$name="} limit=${limit%% *}
   rm -f "$work/$name.json"
   if [ "$left" -le 0 ]; then
     note "$name" failed "no time left of $budget_s s" 0
@@ -206,7 +207,7 @@ sanitized() {
 }
 # Two ranks on one GPU run beside one another under MPS only; else each message waits for time slices of milliseconds.
 # The daemon serves those that name its folder, and ends with this script.
-mps_control() { env CUDA_MPS_PIPE_DIRECTORY="$work/mps" CUDA_MPS_LOG_DIRECTORY="$work/mps" timeout 20 nvidia-cuda-mps-control "$@"; }
+mps_control() { env CUDA_MPS_PIPE_DIRECTORY="$work/mps" CUDA_MPS_LOG_DIRECTORY="$work/mps" timeout 60 nvidia-cuda-mps-control "$@"; }
 start_mps() { mkdir -p "$work/mps" && mps_control -d; }
 stop_mps() { echo quit | mps_control >>"$log" 2>&1; }
 
@@ -233,7 +234,7 @@ export root output work build jobs packages peer_headers gdx
 
 commit=$(git -C "$root" rev-parse HEAD 2>/dev/null || echo "unknown: no git")
 machine=$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null | head -n 1)
-stage machine 20 bash -c describe_machine
+stage machine 60 bash -c describe_machine
 if [ -n "$packages" ]; then
   if [ -d "$packages/usr/include" ]; then
     use_packages "$packages"
@@ -268,14 +269,14 @@ if [ "$built" -eq 1 ]; then
     stage posting_beside_peer 60 "$build/perf/gdx_peer_bench_cuda" --json
   fi
   if stage build_programs 200 bash -c 'build_targets gdx gdx_softhca gdx_bench_cuda gdx_demo_cuda gdx_calibrate_cuda gdx_doctor_cuda'; then
-    stage info 20 "$gdx" run -- "$gdx" info --json
+    stage info 60 "$gdx" run -- "$gdx" info --json
     stage doctor 120 bash -c doctor
     # Push, pull and bounce. The software HCA reaches payload in host memory, whatever GPU and kernel there are.
     stage calibrate 60 "$gdx" calibrate --gpu --softhca --payload host --max-bytes 1048576 --json \
       --output "$output/calibration_table.json"
     if ! command -v nvidia-cuda-mps-control >/dev/null; then
       echo "mps                    not here: ranks share the GPU by time slices"
-    elif stage mps 20 bash -c start_mps; then
+    elif stage mps 60 bash -c start_mps; then
       by_mps=(env "CUDA_MPS_PIPE_DIRECTORY=$work/mps")
       trap stop_mps EXIT
     fi

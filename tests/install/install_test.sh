@@ -4,6 +4,8 @@
 set -u
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
+# Calls, peers (8 tries of 8.6 s) and ranks that meet outlast a machine that stands still for a minute.
+export GDX_CALL_TIMEOUT_S=150 GDX_ACK_TIMEOUT=21 GDX_RETRY_COUNT=7 GDX_BOOTSTRAP_TIMEOUT_S=150
 
 # step COMMAND...: its output counts only when it fails.
 step() {
@@ -15,7 +17,7 @@ step() {
 
 # run_put PROGRAM: two ranks of it.
 run_put() {
-  step "$folder/gdx/bin/gdx" run --ranks 2 --timeout-s 60 -- "$1"
+  step "$folder/gdx/bin/gdx" run --ranks 2 --timeout-s 180 -- "$1"
   grep -q '^rank 1 has: put by a kernel$' "$folder/out" || { cat "$folder/out" >&2 && exit 1; }
 }
 
@@ -43,7 +45,7 @@ run_put "$folder/put"
 
 step cmake -G Ninja -S "$2/examples" -B "$folder/examples" -DCMAKE_PREFIX_PATH="$folder/gdx" -DCMAKE_CXX_COMPILER="$3"
 step cmake --build "$folder/examples" --target ring_allreduce
-step "$folder/gdx/bin/gdx" run --ranks 3 --timeout-s 60 -- "$folder/examples/ring_allreduce"
+step "$folder/gdx/bin/gdx" run --ranks 3 --timeout-s 180 -- "$folder/examples/ring_allreduce"
 
 # The tutorial's commands, in a home that has gdx as it says.
 awk '/^```sh$/ { shown = 1; next } /^```$/ { shown = 0 } shown' "$2/docs/TUTORIAL.md" >"$folder/tutorial.sh"

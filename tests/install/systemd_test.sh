@@ -24,8 +24,8 @@ cat >"$folder/shared/trial" <<'TRIAL'
 exec >/trial/out 2>&1
 set -ex
 touch /trial/began
-export GDX_DAEMON=unix:/run/gdx/gdxd.sock
-demo() { timeout 60 /opt/gdx/bin/gdx demo --modes pull,push --min-bytes 8 --max-bytes 65536; }
+export GDX_DAEMON=unix:/run/gdx/gdxd.sock GDX_CALL_TIMEOUT_S=200 GDX_BOOTSTRAP_TIMEOUT_S=200
+demo() { timeout 100 /opt/gdx/bin/gdx demo --modes pull,push --min-bytes 8 --max-bytes 65536; }
 value() { systemctl show --value -p "$1" gdxd.service; }
 systemctl start gdxd.socket
 [ "$(value ActiveState)" = inactive ]

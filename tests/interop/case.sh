@@ -53,7 +53,7 @@ lost() { in_guest "full-tc -s qdisc show dev eth0" | sed -n 's/.*dropped \([0-9]
 wait_for_listener() {
   local listens
   listens="grep -Eqs '^ *[0-9]+: [0-9A-F]+:$(printf '%04X' $port) .* 0A ' /proc/net/tcp /proc/net/tcp6"
-  for _ in $(seq 200); do
+  for _ in $(seq 1200); do
     "$@" "$listens" > /dev/null && return
     [ -e "$scratch/server.status" ] && return
     sleep 0.05
@@ -70,7 +70,7 @@ serve() {
 perftest_line() {
   local gid=$1
   shift
-  echo "$program -F -p $port -x $gid -m $mtu -u $([ "$loss_percent" = 0 ] && echo 20 || echo 16) $*"
+  echo "$program -F -p $port -x $gid -m $mtu -u $([ "$loss_percent" = 0 ] && echo 21 || echo 16) $*"
 }
 
 # command_line GID_INDEX PEER OPTIONS: how either side is called, but for the server's name at the end.

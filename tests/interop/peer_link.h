@@ -20,7 +20,7 @@ template <typename... Args>
   std::exit(1);
 }
 
-inline constexpr int kWaitLimit_s = 40;
+inline constexpr int kWaitLimit_s = 90;  // only ends a hang
 
 struct Options {
   std::uint16_t port = 0;

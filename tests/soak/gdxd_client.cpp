@@ -26,7 +26,7 @@ namespace gdx {
 namespace {
 
 constexpr std::size_t kBytes = 64 * 1024;
-constexpr std::uint64_t kPatienceNs = 20'000'000'000;
+constexpr std::uint64_t kPatienceNs = 200'000'000'000;
 constexpr std::size_t kMaxInputBytes = 2048;
 constexpr int kMostHoarded = 4096;  // more than any quota of gdxd permits
 constexpr int kUnreadRequests = 1000;

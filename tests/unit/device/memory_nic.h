@@ -192,17 +192,19 @@ class MemoryNic {
   std::uint16_t completed_ = 0;
 };
 
-// Runs `body(endpoint)` in every thread of one block, on an endpoint of scope S with queues at P. Whatever it
-// posts, the queue's newest WQE must be the one that the ring shows.
+// Runs `body(endpoint)` in every thread of one block, on an endpoint of scope S with queues at P; by `clock`,
+// unless null, goes its time. Whatever it posts, the queue's newest WQE must be the one that the ring shows.
 template <Scope S = Scope::kThread, Placement P = Placement::kHost, typename Body>
-void in_kernel(MemoryNic& nic, Body body, int (*progress)() = nullptr, unsigned threads = 1) {
+void in_kernel(MemoryNic& nic, Body body, int (*progress)() = nullptr, unsigned threads = 1,
+               std::uint64_t (*clock)() = nullptr) {
   const auto kernel = [&](EndpointHandle handle) {
     Endpoint<S, P> endpoint(handle);
     body(endpoint);
   };
   nic.placement = P;
   const std::uint32_t first = nic.state().producer;
-  ASSERT_EQ(exec::launch({.block = {threads}, .progress = progress}, kernel, nic.handle()), Status::kOk);
+  const exec::LaunchConfig config{.block = {threads}, .progress = progress, .clock = clock};
+  ASSERT_EQ(exec::launch(config, kernel, nic.handle()), Status::kOk);
   const std::uint32_t end = nic.state().producer;
   // Passes over more blocks than the ring has, because the first are gone.
   if (const std::uint32_t posted = end - first; posted != 0 && posted <= MemoryNic::kBlocks) {

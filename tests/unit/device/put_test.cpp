@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tests/unit/device/memory_nic.h"
+#include "tests/unit/device/stepped_time.h"
 
 namespace gdx::device {
 namespace put_test {
@@ -202,10 +203,10 @@ TEST(Push, slow_credits_do_not_extend_the_deadline_of_the_call) {
   MemoryNic nic;
   nic.timeout_ns = kTimeoutNs;
   serving = &nic;
-  last_ns = exec::now_ns();
+  last_ns = stepped_ns;
   const auto serve_one_now_and_then = [] {
-    if (exec::now_ns() - last_ns < kTimeoutNs / 2) return 0;
-    last_ns = exec::now_ns();
+    if (stepped_ns - last_ns < kTimeoutNs / 2) return 0;
+    last_ns = stepped_ns;
     serving->complete(serving->written());
     return 1;
   };
@@ -216,7 +217,7 @@ TEST(Push, slow_credits_do_not_extend_the_deadline_of_the_call) {
         EXPECT_EQ(gdx_put<Mode::kPush>(ep, kTarget, {source.data(), source.size(), 0, 0}, source.size()),
                   Status::kTimeout);
       },
-      serve_one_now_and_then);
+      serve_one_now_and_then, 1, step_time);
 }
 
 TEST(Push, endpoint_without_staging_says_unsupported) {
@@ -533,7 +534,9 @@ TEST(Wait, silence_probes_the_peer_once_and_times_out) {
   MemoryNic nic;
   nic.timeout_ns = 50'000'000;
   std::uint64_t signal = 0;
-  in_kernel(nic, [&](auto& ep) { EXPECT_EQ(gdx_wait(ep, &signal, Compare::kEqual, 1), Status::kTimeout); });
+  in_kernel(
+      nic, [&](auto& ep) { EXPECT_EQ(gdx_wait(ep, &signal, Compare::kEqual, 1), Status::kTimeout); }, nullptr,
+      1, step_time);
   EXPECT_EQ(nic.record(), 1u);
   EXPECT_EQ(nic.segment<mlx5::ControlSegment>(0, 0).qpn_ds, MemoryNic::kQpn << 8 | 2u);
 }

@@ -11,6 +11,7 @@
 #include "device/gdx.h"
 #include "device/shared.h"
 #include "tests/unit/device/serving_nic.h"
+#include "tests/unit/device/stepped_time.h"
 
 // As kernel authors write it: outside namespace gdx.
 __global__ void post_and_flush(gdx::EndpointHandle handle, gdx::Status* end) {
@@ -39,16 +40,17 @@ LocalMemory local(std::uint64_t address) { return {reinterpret_cast<std::byte*>(
 std::uint32_t global_thread() { return blockIdx.x * blockDim.x + threadIdx.x; }
 
 // Runs `body(endpoint, thread)` in every thread of the grid, each with an endpoint of its own on the one
-// queue.
+// queue. By `clock`, unless null, goes their time.
 template <typename Body>
-void in_grid(ServingNic& nic, unsigned blocks, unsigned threads, unsigned workers, Body body) {
+void in_grid(ServingNic& nic, unsigned blocks, unsigned threads, unsigned workers, Body body,
+             std::uint64_t (*clock)() = nullptr) {
   serving = &nic;
   const auto kernel = [&](EndpointHandle handle) {
     SharedEndpoint<> endpoint(handle);
     body(endpoint, global_thread());
   };
   const exec::LaunchConfig config{
-      .grid = {blocks}, .block = {threads}, .progress = serve, .workers = workers};
+      .grid = {blocks}, .block = {threads}, .progress = serve, .workers = workers, .clock = clock};
   ASSERT_EQ(exec::launch(config, kernel, nic.handle()), Status::kOk);
   while (nic.step()) {
   }
@@ -245,20 +247,27 @@ TEST(SharedFailure, known_failure_is_returned_though_there_is_room) {
   EXPECT_EQ(nic.requests().size(), 1u);
 }
 
+// Time goes by only once the queue is full, because a worker may stand still before it publishes.
 TEST(SharedFailure, full_queue_times_out_once_and_for_all) {
   ServingNic nic;
-  nic.timeout_ns = 10'000'000'000;  // a worker may stand still before it publishes
+  nic.timeout_ns = 1'000'000;
   nic.serves = false;
-  std::atomic<std::uint32_t> posted{0};
+  static std::atomic<std::uint32_t> posted;
+  posted = 0;
+  const auto clock = [] {
+    const bool full = posted.load(std::memory_order_relaxed) == ServingNic::kBlocks;
+    return full ? step_time() : stepped_ns.load(std::memory_order_relaxed);
+  };
   std::vector<Status> ends(2 * 50);
-  in_grid(nic, 2, 50, 2, [&](auto& ep, std::uint32_t t) {
+  const auto post_without_end = [&](auto& ep, std::uint32_t t) {
     Status status = Status::kOk;
     while (status == Status::kOk) {
       status = gdx_put(ep, remote(message(t, 0)), local(message(t, 0)), 16);
       posted += status == Status::kOk;
     }
     ends[t] = status;
-  });
+  };
+  in_grid(nic, 2, 50, 2, post_without_end, clock);
   EXPECT_EQ(ends, std::vector<Status>(ends.size(), Status::kTimeout));
   EXPECT_EQ(posted, ServingNic::kBlocks);
   EXPECT_EQ(nic.state().fault.status, Status::kTimeout);
@@ -340,15 +349,16 @@ TEST(SharedWait, dead_peer_ends_it_for_all_by_one_probe) {
 TEST(SharedWait, live_but_silent_peer_is_probed_again_and_the_wait_times_out) {
   ServingNic nic;
   nic.probe_after_ns = 1'000'000;
-  nic.timeout_ns = 2'000'000'000;
+  nic.timeout_ns = 20'000'000;
   const std::uint64_t signal = 0;
-  const std::uint64_t began_ns = exec::now_ns();
-  in_grid(nic, 1, 32, 1, [&](auto& ep, std::uint32_t) {
+  const std::uint64_t began_ns = stepped_ns;
+  const auto wait = [&](auto& ep, std::uint32_t) {
     EXPECT_EQ(gdx_wait(ep, &signal, Compare::kEqual, 1), Status::kTimeout);
     EXPECT_EQ(gdx_flush(ep), Status::kOk) << "the queue is intact";
-  });
-  EXPECT_GE(nic.requests().size(), 2u);
-  EXPECT_LE(nic.requests().size(), (exec::now_ns() - began_ns) / nic.probe_after_ns)
+  };
+  in_grid(nic, 1, 32, 1, wait, step_time);
+  EXPECT_GE(nic.requests().size(), 10u);
+  EXPECT_LE(nic.requests().size(), (stepped_ns - began_ns) / nic.probe_after_ns)
       << "of all threads together, one a period";
   EXPECT_EQ(nic.mistakes(), 0u);
 }

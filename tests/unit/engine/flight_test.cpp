@@ -2,11 +2,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <optional>
+#include <random>
 #include <vector>
 
 #include "driver-shim/softhca/engine/queue_pair.h"
 #include "proto/mlx5/doorbell.h"
-#include "tests/unit/engine/node.h"
+#include "tests/unit/engine/virtual_pair.h"
 
 namespace gdx::softhca::test {
 namespace flight_test {
@@ -23,15 +25,15 @@ Kinds kinds_of(const FlightRecord& record) {
 }
 
 TEST(Flight, under_loss_tells_resends_and_their_causes) {
-  Node a({.loss = 0.3, .seed = 7});
-  Node b;
-  a.connect(b);
-  b.connect(a);
+  VirtualPair pair({}, {}, Node::kHasty);
+  std::mt19937 random(7);
+  pair.loses = [&random] { return random() % 5 == 0; };
+  Node& a = pair.a;
   for (int i = 0; i < 20; ++i) {
-    a.post_write(a.local(0, 20'000), b.remote(0));
+    a.post_write(a.local(0, 20'000), pair.b.remote(0));
     a.ring();
-    const auto done = await_send(a, b);
-    ASSERT_TRUE(done);
+    std::optional<Polled> done;
+    ASSERT_TRUE(pair.run([&] { return (done = a.poll_send()).has_value(); }));
     ASSERT_EQ(done->syndrome, mlx5::Syndrome::kNone);
   }
   const auto counters = a.hca->counters().transport;

@@ -12,6 +12,7 @@ namespace gdx::softhca::test {
 namespace {
 
 constexpr std::uint32_t kReceiveStride = 2 * sizeof(mlx5::DataSegment);
+constexpr std::uint64_t kHangNs = 60'000'000'000;
 
 template <typename... Segments>
 std::vector<std::byte> pack(const Segments&... segments) {
@@ -333,7 +334,8 @@ Local Node::staging(std::size_t offset, std::uint32_t length_bytes) const {
 }
 
 bool drive(Node& a, Node& b, const std::function<bool()>& done, int limit) {
-  for (int i = 0; i < limit; ++i) {
+  const std::uint64_t end_ns = monotonic_ns() + kHangNs;
+  for (int i = 0; i < limit && monotonic_ns() < end_ns; ++i) {
     if (done()) return true;
     a.hca->progress();
     b.hca->progress();
@@ -350,6 +352,13 @@ std::optional<Polled> await_send(Node& a, Node& b) {
 std::optional<Polled> await_receive(Node& a, Node& b) {
   std::optional<Polled> polled;
   drive(a, b, [&] { return (polled = a.poll_receive()).has_value(); });
+  return polled;
+}
+
+std::optional<Polled> await_alone(Node& node) {
+  const std::uint64_t end_ns = monotonic_ns() + kHangNs;
+  std::optional<Polled> polled;
+  while (!(polled = node.poll_send()) && monotonic_ns() < end_ns) node.hca->progress();
   return polled;
 }
 

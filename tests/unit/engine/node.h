@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <optional>
 #include <span>
 #include <vector>
@@ -47,6 +48,9 @@ class Node {
   static constexpr std::size_t kDeviceMemoryBytes = 4096;
   static constexpr std::uint32_t kAllAccess = kLocalWrite | kRemoteWrite | kRemoteRead | kRemoteAtomic;
   static constexpr std::uint32_t kQkey = 0x11223344;  // of UD
+  // Local ACK timeout codes: 8 s, longer than the machine stands still, and 2 ms, for tests of timeouts.
+  static constexpr std::uint8_t kPatient = 21;
+  static constexpr std::uint8_t kHasty = 9;
 
   explicit Node(const wire::FaultConfig& faults = {}, std::size_t memory_bytes = 4 << 20,
                 wire::Carrier carrier = wire::Carrier::kUdp, QpType type = QpType::kRc);
@@ -55,8 +59,8 @@ class Node {
                 const HcaConfig& config = {}, const Clock& clock = monotonic_ns, QpType type = QpType::kRc);
 
   void connect_to_rtr(const Node& peer);  // RESET to RTR
-  // RESET to RTS against `peer`. timeout: local ACK timeout code; 9 is 2 ms.
-  void connect(const Node& peer, std::uint8_t timeout = 9, std::uint8_t retry_count = 7);
+  // RESET to RTS against `peer`.
+  void connect(const Node& peer, std::uint8_t timeout = kPatient, std::uint8_t retry_count = 7);
   Errno modify_to_error();
   Errno modify_to_reset();  // the rings are to be used from their first entry again
 
@@ -133,10 +137,13 @@ class Node {
   std::unique_ptr<Hca> hca;
 };
 
-// Steps both HCAs in turn until `done`, at most `limit` times. Returns whether it was.
-bool drive(Node& a, Node& b, const std::function<bool()>& done, int limit = 2'000'000);
+// Steps both HCAs in turn until `done`, at most `limit` times; a minute ends what hangs. Returns whether it
+// was.
+bool drive(Node& a, Node& b, const std::function<bool()>& done, int limit = std::numeric_limits<int>::max());
 // The next send completion of `a`.
 std::optional<Polled> await_send(Node& a, Node& b);
 std::optional<Polled> await_receive(Node& a, Node& b);
+// The next send completion of a node whose peer does nothing.
+std::optional<Polled> await_alone(Node& node);
 
 }  // namespace gdx::softhca::test

@@ -23,11 +23,7 @@ void fill(Node& node, std::size_t offset, std::size_t length_bytes, unsigned see
 
 class LocalHcas : public testing::Test {
  protected:
-  // Long enough for whatever the machine does in between; who tests timeouts wants a short one.
-  static constexpr std::uint8_t kPatient = 21;  // local ACK timeout code: 8 s
-  static constexpr std::uint8_t kHasty = 8;     // 1 ms
-
-  explicit LocalHcas(std::uint8_t timeout = kPatient, const wire::FaultConfig& faults = {})
+  explicit LocalHcas(std::uint8_t timeout = Node::kPatient, const wire::FaultConfig& faults = {})
       : timeout_(timeout),
         a(faults, kMemoryBytes, wire::Carrier::kSharedMemory),
         b(faults, kMemoryBytes, wire::Carrier::kSharedMemory) {}
@@ -43,12 +39,6 @@ class LocalHcas : public testing::Test {
   [[nodiscard]] bool same(std::size_t at_a, std::size_t at_b, std::size_t length_bytes) const {
     return std::equal(a.memory.begin() + at_a, a.memory.begin() + at_a + length_bytes,
                       b.memory.begin() + at_b);
-  }
-  // Steps `a` alone until its next completion.
-  std::optional<Polled> await_alone() {
-    std::optional<Polled> polled;
-    for (int i = 0; i < 50'000'000 && !(polled = a.poll_send()); ++i) a.hca->progress();
-    return polled;
   }
 
   std::uint8_t timeout_;
@@ -87,7 +77,8 @@ TEST_F(LocalHcas, messages_beyond_the_ring_arrive_without_a_retransmission) {
 class LossyLocalHcas : public LocalHcas {
  protected:
   LossyLocalHcas()
-      : LocalHcas(kHasty, {.loss = 0.01, .corrupt = 0.005, .duplicate = 0.01, .reorder = 0.01, .seed = 5}) {}
+      : LocalHcas(Node::kHasty,
+                  {.loss = 0.01, .corrupt = 0.005, .duplicate = 0.01, .reorder = 0.01, .seed = 5}) {}
 };
 
 TEST_F(LossyLocalHcas, everything_arrives_in_spite_of_faults) {
@@ -114,7 +105,7 @@ TEST_F(LossyLocalHcas, everything_arrives_in_spite_of_faults) {
 
 class FailingLocalHcas : public LocalHcas {
  protected:
-  FailingLocalHcas() : LocalHcas(kHasty) {}
+  FailingLocalHcas() : LocalHcas(Node::kHasty) {}
 };
 
 TEST_F(FailingLocalHcas, peer_that_dies_in_the_middle_exceeds_the_retries) {
@@ -122,7 +113,7 @@ TEST_F(FailingLocalHcas, peer_that_dies_in_the_middle_exceeds_the_retries) {
   a.ring();
   ASSERT_TRUE(drive(a, b, [&] { return b.hca->counters().wire.packets_received > 20; }));
   b.hca.reset();
-  const std::optional<Polled> polled = await_alone();
+  const std::optional<Polled> polled = await_alone(a);
   ASSERT_TRUE(polled) << "no completion";
   EXPECT_EQ(polled->syndrome, Syndrome::kRetryExceeded) << mlx5::syndrome_name(polled->syndrome);
 }
@@ -131,7 +122,7 @@ TEST_F(FailingLocalHcas, peer_that_dies_in_the_middle_exceeds_the_retries) {
 TEST_F(FailingLocalHcas, peer_that_hangs_with_a_full_ring_exceeds_the_retries) {
   a.post_write(a.local(0, kMebibyte), b.remote(kTarget));
   a.ring();
-  const std::optional<Polled> polled = await_alone();
+  const std::optional<Polled> polled = await_alone(a);
   ASSERT_TRUE(polled) << "no completion";
   EXPECT_EQ(polled->syndrome, Syndrome::kRetryExceeded) << mlx5::syndrome_name(polled->syndrome);
 }

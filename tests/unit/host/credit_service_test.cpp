@@ -14,7 +14,7 @@ namespace gdx {
 namespace credit_service_test {
 
 constexpr std::uint32_t kSlots = 8;
-constexpr std::chrono::seconds kGenerous{20};
+constexpr std::chrono::seconds kGenerous{120};
 
 // An endpoint's words. The test's thread is its kernel.
 struct Client {

@@ -35,7 +35,9 @@ using test::kShortNs;
 using test::LoopbackRoot;
 using test::open_files;
 using test::run_ranks;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr std::size_t kBytes = 10000;  // no whole pages
 
@@ -109,7 +111,7 @@ TEST_F(Peers, ranks_of_one_node_reach_each_others_regions) {
   run_ranks(3, [&](std::uint32_t rank) {
     auto world = World::join(root.options(rank, 3));
     ASSERT_TRUE(world) << world.error().message;
-    const auto mapping = PeerMapping::exchange(*world, pointers(memories[rank]));
+    const auto mapping = PeerMapping::exchange(*world, pointers(memories[rank]), {.timeout_ns = kLongNs});
     ASSERT_TRUE(mapping) << mapping.error().message;
     for (std::uint32_t peer = 0; peer < 3; ++peer) {
       ASSERT_TRUE(mapping->is_direct(peer)) << mapping->reason(peer);
@@ -151,8 +153,9 @@ Ends exchange(std::vector<const Memory*> first, std::vector<const Memory*> secon
   run_ranks(2, [&](std::uint32_t rank) {
     auto world = World::join(root.options(rank, 2));
     ASSERT_TRUE(world) << world.error().message;
-    ends.mappings[rank] =
-        PeerMapping::exchange(*world, rank == 0 ? first : second, rank == 0 ? of_first : of_second);
+    PeerOptions options = rank == 0 ? of_first : of_second;
+    options.timeout_ns = kLongNs;
+    ends.mappings[rank] = PeerMapping::exchange(*world, rank == 0 ? first : second, options);
     EXPECT_TRUE(world->barrier(kLongNs));
   });
   return ends;
@@ -258,35 +261,48 @@ TEST_F(Peers, region_that_its_owner_has_freed_can_still_be_stored_to) {
   EXPECT_EQ(at[kBytes - 1], std::byte{5});
 }
 
-// A rank that gathers the identities and then says no more, as one that dies there.
-TEST_F(Peers, peer_that_goes_silent_is_given_up_in_time) {
-  for (const std::uint32_t silent : {0u, 1u}) {
-    const LoopbackRoot root;
-    const Memory memory = shareable();
-    run_ranks(2, [&](std::uint32_t rank) {
-      auto world = World::join(root.options(rank, 2));
-      ASSERT_TRUE(world) << world.error().message;
-      if (rank == silent) {
-        auto end = OfferExchange::listen(rank);
-        ASSERT_TRUE(end);
-        ASSERT_TRUE(world->barrier(kLongNs));
-        peer::RankIdentity identity{};
-        identity.version = peer::kExchangeVersion;
-        identity.willing = 1;
-        identity.node = *node_identity();
-        end->write_to(identity);
-        ASSERT_TRUE(world->allgather_value(identity, kLongNs));
-        EXPECT_TRUE(world->barrier(kLongNs));
-        return;
-      }
-      const Memory* const mine = &memory;
+// Tells why a rank has no mapping of the rank `silent`, which gathers the identities and then says no more,
+// as one that dies there.
+std::string reason_beside(std::uint32_t silent, const Memory& memory, std::uint64_t timeout_ns) {
+  const LoopbackRoot root;
+  std::string reason;
+  run_ranks(2, [&](std::uint32_t rank) {
+    auto world = World::join(root.options(rank, 2));
+    ASSERT_TRUE(world) << world.error().message;
+    if (rank == silent) {
+      auto end = OfferExchange::listen(rank);
+      ASSERT_TRUE(end);
       ASSERT_TRUE(world->barrier(kLongNs));
-      const auto mapping = PeerMapping::exchange(*world, std::span(&mine, 1), {.timeout_ns = 50 * kShortNs});
-      ASSERT_TRUE(mapping) << mapping.error().message;
-      EXPECT_FALSE(mapping->is_direct(silent));
-      EXPECT_THAT(mapping->reason(silent), HasSubstr("in time"));
-      EXPECT_TRUE(world->barrier(kLongNs));
-    });
+      peer::RankIdentity identity{};
+      identity.version = peer::kExchangeVersion;
+      identity.willing = 1;
+      identity.node = *node_identity();
+      end->write_to(identity);
+      (void)world->allgather_value(identity, kLongNs);
+      (void)world->barrier(kLongNs);
+      return;
+    }
+    const Memory* const mine = &memory;
+    ASSERT_TRUE(world->barrier(kLongNs));
+    const auto mapping = PeerMapping::exchange(*world, std::span(&mine, 1), {.timeout_ns = timeout_ns});
+    reason = !mapping                     ? "no exchange: " + mapping.error().message
+             : mapping->is_direct(silent) ? "direct"
+                                          : mapping->reason(silent);
+    const bool in_step = world->barrier(kLongNs).has_value();
+    EXPECT_TRUE(in_step || !mapping) << "an exchange left the world out of step";
+  });
+  return reason;
+}
+
+// Repeats with more time where the ranks did not gather in time.
+TEST_F(Peers, peer_that_goes_silent_is_given_up_in_time) {
+  const Memory memory = shareable();
+  for (const std::uint32_t silent : {0u, 1u}) {
+    std::string reason = "no exchange";
+    for (std::uint64_t timeout_ns = kShortNs; reason.starts_with("no exchange") && timeout_ns < kLongNs;
+         timeout_ns *= 4)
+      reason = reason_beside(silent, memory, timeout_ns);
+    EXPECT_THAT(reason, AllOf(HasSubstr("in time"), Not(HasSubstr("no exchange"))));
   }
 }
 
@@ -325,7 +341,6 @@ TEST_F(Peers, stranger_at_the_socket_is_ignored) {
 
 // It may hold up those behind it for a while, which is much shorter than the time that they have.
 TEST_F(Peers, stranger_that_says_nothing_costs_the_ranks_behind_it_a_bounded_time) {
-  constexpr std::uint64_t kTimeNs = 30'000'000'000;
   auto lower = OfferExchange::listen(0);
   auto higher = OfferExchange::listen(1);
   ASSERT_TRUE(lower && higher);
@@ -336,7 +351,7 @@ TEST_F(Peers, stranger_that_says_nothing_costs_the_ranks_behind_it_a_bounded_tim
   ASSERT_TRUE(silent);
   const std::uint32_t zero = 0;
   const std::uint32_t one = 1;
-  const std::uint64_t deadline_ns = monotonic_ns() + kTimeNs;
+  const std::uint64_t deadline_ns = monotonic_ns() + kLongNs;
   std::thread other([&] {
     const auto found = higher->run(identities, std::span(&zero, 1), {}, deadline_ns);
     EXPECT_TRUE(found.at(0)) << found.at(0).error().message;

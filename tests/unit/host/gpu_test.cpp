@@ -307,7 +307,7 @@ TEST_F(OnFakeGpu, peers_memory_is_mapped_as_long_as_the_mapping_and_ones_own_is_
     const Memory* const offered[] = {&own[2 * rank], &own[2 * rank + 1]};
     std::optional<PeerMapping> mapping;
     {
-      auto exchanged = PeerMapping::exchange(*world, offered);
+      auto exchanged = PeerMapping::exchange(*world, offered, {.timeout_ns = test::kLongNs});
       ASSERT_TRUE(exchanged) << exchanged.error().message;
       mapping.emplace(std::move(*exchanged));
     }

@@ -62,7 +62,7 @@ void store(std::uint64_t& word, std::uint64_t value) {
   std::atomic_ref(word).store(value, std::memory_order_release);
 }
 bool comes_true(std::uint64_t& word, std::uint64_t value) {
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(2);
   while (load(word) != value && std::chrono::steady_clock::now() < end) std::this_thread::yield();
   return load(word) == value;
 }

@@ -13,6 +13,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <future>
 #include <span>
 #include <string>
 #include <thread>
@@ -26,8 +27,8 @@
 
 namespace gdx::test {
 
-inline constexpr std::uint64_t kLongNs = 30'000'000'000;  // never reached unless a test fails
-inline constexpr std::uint64_t kShortNs = 100'000'000;    // for waits that must run out
+inline constexpr std::uint64_t kLongNs = 120'000'000'000;  // never reached unless a test fails
+inline constexpr std::uint64_t kShortNs = 100'000'000;     // for waits that must run out
 
 // A port of which nobody else is given any while rank 0 may listen there, as the launcher reserves it.
 struct LoopbackRoot {
@@ -99,11 +100,10 @@ class RawPeer {
     const ssize_t count = ::recv(socket_.value(), &byte, 1, 0);
     return count == 0 || (count < 0 && errno != EAGAIN);
   }
-  // Returns whether sent bytes have not reached the other side's machine yet.
-  [[nodiscard]] bool has_unsent() const {
-    int bytes = -1;
-    EXPECT_EQ(::ioctl(socket_.value(), SIOCOUTQ, &bytes), 0);
-    return bytes != 0;
+  // Until all that was sent waits at the other side, which reads it whenever it looks.
+  void wait_until_sent() const {
+    for (int bytes = -1; bytes != 0; std::this_thread::yield())
+      ASSERT_EQ(::ioctl(socket_.value(), SIOCOUTQ, &bytes), 0);
   }
   void close() { socket_.close(); }
   // Ends the connection: sent bytes still arrive, and the other side can send no more.
@@ -122,12 +122,16 @@ class RawPeer {
 
  private:
   explicit RawPeer(Descriptor socket) : socket_(std::move(socket)) {
-    const timeval bound{20, 0};
+    const timeval bound{120, 0};
     setsockopt(socket_.value(), SOL_SOCKET, SO_RCVTIMEO, &bound, sizeof bound);
     fcntl(socket_.value(), F_SETFL, 0);
   }
   Descriptor socket_;
 };
+
+inline std::future<Result<World>> join_in_background(WorldOptions options) {
+  return std::async(std::launch::async, [options] { return World::join(options); });
+}
 
 // Runs `body(rank)` for every rank on a thread of its own.
 template <typename Body>

@@ -18,7 +18,7 @@
 namespace gdx::bootstrap {
 namespace reception_test {
 
-constexpr std::uint64_t kLongNs = 30'000'000'000;
+constexpr std::uint64_t kLongNs = 120'000'000'000;
 
 class Strangers : public testing::Test {
  protected:

@@ -54,6 +54,7 @@ class Teams : public ::testing::Test {
   Team make(World& world, TeamOptions options = {}) const {
     options.heap_bytes = kHeapBytes;
     options.timeout_ns = kLongNs;
+    if (!options.endpoint.timeout_ns) options.endpoint.timeout_ns = kLongNs;
     if (!options.direct) options.direct = DirectChoice::kOff;
     return must(Team::create(*hca_, world, {}, options));
   }
@@ -127,7 +128,7 @@ void expect_handle_of_part(const TeamHandle& some, const TeamHandle& all,
 TEST_F(Teams, split_team_has_the_ranks_of_its_colour_by_key_and_shares_the_rest) {
   at_all_ranks([&](World& world) {
     const std::uint32_t rank = world.rank();
-    Team team = make(world, {.lanes = 2, .endpoint = {.timeout_ns = 7'000'000'000, .probe_after_ns = 9}});
+    Team team = make(world, {.lanes = 2, .endpoint = {.timeout_ns = 170'000'000'000, .probe_after_ns = 9}});
     for (const std::uint32_t peer : {1u, 3u}) {
       const bool asks = rank == 0 || rank == peer;
       EXPECT_TRUE(!asks || team.connect(peer - rank));
@@ -140,7 +141,7 @@ TEST_F(Teams, split_team_has_the_ranks_of_its_colour_by_key_and_shares_the_rest)
     const TeamHandle some = part.handle();
     EXPECT_EQ(all.rank, rank);
     EXPECT_EQ(team.rank(), rank);
-    EXPECT_EQ(all.timeout_ns, 7'000'000'000u);
+    EXPECT_EQ(all.timeout_ns, 170'000'000'000u);
     EXPECT_EQ(all.probe_after_ns, 9u);
     EXPECT_EQ(part.rank(), (std::array{2u, 0u, 1u, 0u})[rank]);
     EXPECT_EQ(some.rank, part.rank());

@@ -13,6 +13,7 @@
 #include "host/bootstrap/world.h"
 #include "tests/open_files.h"
 #include "tests/unit/host/loopback.h"
+#include "tests/unit/host/skipped_time.h"
 
 namespace gdx {
 namespace world_hostile_test {
@@ -21,14 +22,11 @@ using bootstrap::encode_frame;
 using bootstrap::encode_hello;
 using bootstrap::FrameHeader;
 using bootstrap::FrameType;
+using test::join_in_background;
 using test::kLongNs;
 using test::LoopbackRoot;
 using test::RawPeer;
 using ::testing::HasSubstr;
-
-std::future<Result<World>> join_in_background(WorldOptions options) {
-  return std::async(std::launch::async, [options] { return World::join(options); });
-}
 
 // Rank 0 of two while `bytes` come in as another rank's first words.
 Error rank_0_receives(const std::vector<std::byte>& bytes) {
@@ -65,10 +63,13 @@ TEST(WorldHostile, stranger_that_closes_in_mid_hello_is_dropped_and_the_job_goes
 }
 
 TEST(WorldHostile, only_strangers_come_the_timeout_says_so) {
+  test::SkippedTime time;
   const LoopbackRoot root;
-  auto joined = join_in_background(root.options(0, 2, 50 * test::kShortNs));
+  auto joined = join_in_background(root.options(0, 2));
   const RawPeer scanner = RawPeer::connect(root);
   scanner.send(std::string(64, '\0'));
+  scanner.wait_until_sent();
+  time.skip(kLongNs);
   const auto world = joined.get();
   ASSERT_FALSE(world);
   EXPECT_EQ(world.error().status, Status::kTimeout);
@@ -89,12 +90,14 @@ TEST(WorldHostile, more_silent_connections_than_are_kept_the_job_goes_on) {
 }
 
 TEST(WorldHostile, silent_connections_expire_and_the_timeout_names_them) {
+  test::SkippedTime time;
   const LoopbackRoot root;
-  auto joined = join_in_background(root.options(0, 2, bootstrap::kHelloBoundNs + 50 * test::kShortNs));
+  auto joined = join_in_background(root.options(0, 2));
   const RawPeer first = RawPeer::connect(root);
   const RawPeer second = RawPeer::connect(root);
   EXPECT_TRUE(first.sees_close());
   EXPECT_TRUE(second.sees_close());
+  time.skip(kLongNs);
   const auto world = joined.get();
   ASSERT_FALSE(world);
   EXPECT_THAT(world.error().message, HasSubstr("rank 1 of 2 never came"));
@@ -124,11 +127,11 @@ TEST(WorldHostile, silent_connections_expire_long_before_the_ranks_own_timeout) 
 }
 
 TEST(WorldHostile, silent_connections_are_counted_by_a_timeout_that_comes_first) {
-  constexpr std::uint64_t kTimeoutNs = 40 * test::kShortNs;
-  static_assert(kTimeoutNs < bootstrap::kHelloBoundNs);
+  test::SkippedTime time;
   const LoopbackRoot root;
-  auto joined = join_in_background(root.options(0, 2, kTimeoutNs));
+  auto joined = join_in_background(root.options(0, 2));
   const RawPeer silent = RawPeer::connect(root);
+  time.skip(kLongNs);
   const auto world = joined.get();
   ASSERT_FALSE(world);
   EXPECT_THAT(world.error().message, HasSubstr("(1 connected and sent no hello, 127.0.0.1:"));
@@ -185,10 +188,11 @@ TEST(WorldHostile, dropped_connections_are_logged_up_to_a_bound_and_then_counted
 }
 
 TEST(WorldHostile, stranger_holds_the_place_of_a_rank_that_rank_and_rank_0_name_it) {
+  test::SkippedTime time;
   const LoopbackRoot root;
   auto met = std::async(std::launch::async, [options = root.options(0, 2)]() -> Result<void> {
     auto world = GDX_TRY(World::join(options));
-    return world.barrier(50 * test::kShortNs);
+    return world.barrier(kLongNs);
   });
   const RawPeer stranger = RawPeer::connect(root);
   stranger.send(encode_hello(1, 2));
@@ -198,6 +202,7 @@ TEST(WorldHostile, stranger_holds_the_place_of_a_rank_that_rank_and_rank_0_name_
   EXPECT_EQ(refused.error().status, Status::kBusy);
   const std::string place = stranger.own_text();
   EXPECT_THAT(refused.error().message, HasSubstr(place + " took the place of rank 1"));
+  time.skip(kLongNs);
   const auto error = met.get();
   ASSERT_FALSE(error);
   EXPECT_THAT(error.error().message, HasSubstr("rank 1 at " + place + " did not come to collective 1"));
@@ -327,7 +332,7 @@ TEST(WorldHostile, members_that_take_no_result_end_the_collective_in_time) {
     const RawPeer& member = members[rank - 1];
     EXPECT_EQ(member.receive(sizeof(FrameHeader)), encode_frame(FrameType::kWelcome, 0, 0));
     member.send(encode_frame(FrameType::kContribution, rank, 1, std::span(most).first(kBytes)));
-    while (member.has_unsent()) std::this_thread::yield();
+    member.wait_until_sent();
   }
   const auto met = world->allgather(std::span(most).first(kBytes), test::kShortNs);
   ASSERT_FALSE(met);
@@ -364,14 +369,14 @@ TEST(WorldHostile, root_that_says_nothing_ends_join_and_collective_in_time) {
     const LoopbackRoot root;
     root.listen();  // before a short join begins
     auto ended = std::async(std::launch::async, [&]() -> Error {
-      auto world = World::join(root.options(1, 2, (welcomes ? 50 : 20) * test::kShortNs));
+      auto world = World::join(root.options(1, 2, welcomes ? kLongNs : test::kShortNs));
       if (!world) return world.error();
-      const auto met = world->barrier(2 * test::kShortNs);
+      const auto met = world->barrier(test::kShortNs);
       return met ? Error{Status::kOk, "met"} : met.error();
     });
     const RawPeer rank_0 = RawPeer::accept(root);
     if (welcomes) rank_0.send(encode_frame(FrameType::kWelcome, 0, 0));
-    const bool in_time = ended.wait_for(std::chrono::seconds(10)) == std::future_status::ready;
+    const bool in_time = ended.wait_for(std::chrono::minutes(1)) == std::future_status::ready;
     EXPECT_TRUE(in_time) << welcomes;
     if (!in_time) rank_0.send(std::string(64, '\0'));  // so that it ends all the same
     const Error error = ended.get();

@@ -11,13 +11,21 @@
 
 #include "host/bootstrap/rendezvous.h"
 #include "tests/unit/host/loopback.h"
+#include "tests/unit/host/skipped_time.h"
 
 namespace gdx {
 namespace world_test {
 
+using bootstrap::encode_failure;
+using bootstrap::encode_frame;
+using bootstrap::encode_hello;
+using bootstrap::FrameHeader;
+using bootstrap::FrameType;
+using test::join_in_background;
 using test::kLongNs;
 using test::kShortNs;
 using test::LoopbackRoot;
+using test::RawPeer;
 using test::run_ranks;
 using ::testing::HasSubstr;
 
@@ -145,14 +153,19 @@ TEST(World, port_in_use_rank_0_is_busy_and_names_it) {
 }
 
 TEST(World, peer_never_comes_all_time_out_and_name_it) {
+  test::SkippedTime time;
   const LoopbackRoot root;
-  run_ranks(2, [&](std::uint32_t rank) {
-    const auto world = World::join(root.options(rank, 4, rank == 0 ? 50 * kShortNs : kLongNs));
-    ASSERT_FALSE(world);
-    EXPECT_EQ(world.error().status, Status::kTimeout);
-    // Rank 1 may connect too late for rank 0's patience only on a machine that stalls for seconds.
-    EXPECT_THAT(world.error().message, HasSubstr("ranks 2 and 3 of 4"));
-  });
+  auto joined = join_in_background(root.options(0, 4));
+  const RawPeer rank_1 = RawPeer::connect(root);
+  rank_1.send(encode_hello(1, 4));
+  rank_1.wait_until_sent();
+  time.skip(kLongNs);
+  const auto world = joined.get();
+  ASSERT_FALSE(world);
+  EXPECT_EQ(world.error().status, Status::kTimeout);
+  EXPECT_THAT(world.error().message, HasSubstr("ranks 2 and 3 of 4"));
+  const auto told = encode_failure({Status::kTimeout, 0, world.error().message});
+  EXPECT_EQ(rank_1.receive(told.size()), told);
 }
 
 TEST(World, rank_0_never_comes_others_time_out_and_name_the_address) {
@@ -233,9 +246,29 @@ TEST(World, rank_0_leaves_others_learn_it) {
   });
 }
 
-// Rank 2 of three joins, and never comes to the barrier. `judge` takes a rank and the message of its timeout.
-template <typename Judge>
-void barrier_without_rank_2(std::uint64_t timeout_of_0_ns, std::uint64_t timeout_of_1_ns, Judge judge) {
+// Rank 1 waits already when rank 0's short wait begins, however late that is.
+TEST(World, peer_never_comes_to_a_collective_rank_0_times_out_and_names_it) {
+  const LoopbackRoot root;
+  auto joined = join_in_background(root.options(0, 3));
+  const RawPeer rank_1 = RawPeer::connect(root);
+  rank_1.send(encode_hello(1, 3));
+  const RawPeer rank_2 = RawPeer::connect(root);
+  rank_2.send(encode_hello(2, 3));
+  EXPECT_EQ(rank_1.receive(sizeof(FrameHeader)), encode_frame(FrameType::kWelcome, 0, 0));
+  rank_1.send(encode_frame(FrameType::kContribution, 1, 1));
+  rank_1.wait_until_sent();
+  auto world = joined.get();
+  ASSERT_TRUE(world) << world.error().message;
+  const auto met = world->barrier(kShortNs);
+  ASSERT_FALSE(met);
+  EXPECT_EQ(met.error().status, Status::kTimeout);
+  EXPECT_EQ(met.error().message, "rank 2 at " + rank_2.own_text() + " did not come to collective 1 in time");
+  const auto told = encode_failure({Status::kTimeout, 0, met.error().message});
+  EXPECT_EQ(rank_1.receive(told.size()), told);
+}
+
+// Rank 2 of three joins, and never comes to the barrier.
+TEST(World, rank_that_waited_in_vain_takes_no_blame_for_the_one_that_is_stuck) {
   constexpr std::uint32_t kSize = 3;
   const LoopbackRoot root;
   std::latch judged(2);
@@ -243,22 +276,11 @@ void barrier_without_rank_2(std::uint64_t timeout_of_0_ns, std::uint64_t timeout
     auto world = World::join(root.options(rank, kSize));
     ASSERT_TRUE(world) << world.error().message;
     if (rank == 2) return judged.wait();
-    const auto met = world->barrier(rank == 0 ? timeout_of_0_ns : timeout_of_1_ns);
+    const auto met = world->barrier(rank == 0 ? kLongNs : kShortNs);
     judged.count_down();
     ASSERT_FALSE(met);
     EXPECT_EQ(met.error().status, Status::kTimeout);
-    judge(rank, met.error().message);
-  });
-}
-
-TEST(World, peer_never_comes_to_a_collective_rank_0_times_out_and_names_it) {
-  barrier_without_rank_2(50 * kShortNs, kLongNs, [](std::uint32_t, const std::string& message) {
-    EXPECT_THAT(message, HasSubstr("rank 2 at 127.0.0.1:"));
-  });
-}
-
-TEST(World, rank_that_waited_in_vain_takes_no_blame_for_the_one_that_is_stuck) {
-  barrier_without_rank_2(kLongNs, kShortNs, [](std::uint32_t rank, const std::string& message) {
+    const std::string& message = met.error().message;
     const char* const text = rank == 0
                                  ? "did not come to collective 1 before rank 1 gave up: collective 1 did"
                                  : "rank 0, or a rank that it waits for, has not come";

@@ -166,6 +166,7 @@ TEST_F(PcapFile, reader_of_a_fifo_does_not_keep_up_the_capture_ends_and_the_traf
   for (const bool reads : {false, true}) {
     const Descriptor reader(::open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
     ASSERT_TRUE(reader);
+    ASSERT_GE(fcntl(reader.value(), F_SETPIPE_SZ, 4096), 0);  // so that each read lets in as little
     constexpr std::uint64_t kBoundNs = 20'000'000;
     constexpr std::size_t kFlushBytes = 1 << 20;  // a quarter of a second, for such a reader
     auto writer = PcapWriter::open(path_, kBoundNs);
@@ -205,7 +206,8 @@ TEST_F(PcapFile, reader_of_a_fifo_leaves_no_signal_comes_and_the_traffic_goes_on
 TEST_F(PcapFile, signals_come_while_the_reader_pauses_nothing_of_the_capture_is_lost) {
   ASSERT_EQ(mkfifo(path_.c_str(), 0600), 0);
   const Descriptor reader(::open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
-  auto writer = PcapWriter::open(path_);
+  constexpr std::uint64_t kBoundNs = 120'000'000'000;  // never reached unless the test fails
+  auto writer = PcapWriter::open(path_, kBoundNs);
   ASSERT_TRUE(writer) << writer.error().message;
   static std::atomic<int> signals;
   static int pipe_fd;
@@ -251,7 +253,7 @@ TEST_F(PcapFile, tshark_finds_opcode_and_queue_pair_of_a_congestion_notification
     ASSERT_TRUE(writer);
     (*writer)->record(1'000'000'000, {kSource, kDestination}, datagram);
   }
-  const std::string command = "timeout 50 tshark -r " + path_ +
+  const std::string command = "timeout 120 tshark -r " + path_ +
                               " -T fields -e infiniband.bth.opcode -e infiniband.bth.destqp"
                               " -e _ws.col.Protocol -e udp.length 2>/dev/null";
   std::FILE* pipe = popen(command.c_str(), "r");
@@ -272,7 +274,7 @@ TEST_F(PcapFile, tshark_decodes_it_as_rroce) {
     (*writer)->record(1'000'000'000, {kSource, kDestination}, write_only(0));
   }
   const std::string command =
-      "timeout 50 tshark -r " + path_ +
+      "timeout 120 tshark -r " + path_ +
       " -T fields -e _ws.col.Protocol -e infiniband.bth.destqp -e infiniband.bth.psn -e ip.checksum.status"
       " -o ip.check_checksum:TRUE 2>/dev/null";
   std::FILE* pipe = popen(command.c_str(), "r");

@@ -153,12 +153,12 @@ TEST_F(HostilePeer, caller_of_another_user_than_the_holder_is_refused) {
   const pid_t child = fork();
   ASSERT_GE(child, 0);
   if (child == 0) {
-    alarm(30);
+    alarm(200);
     if (setresuid(kNobody, kNobody, kNobody) != 0) _exit(1);
     const Result<Descriptor> socket = call_as(held.address, to, made->file.value());
     if (!socket) _exit(2);
     pollfd file{socket->value(), POLLIN, 0};
-    poll(&file, 1, 20'000);
+    poll(&file, 1, 120'000);
     _exit((file.revents & POLLHUP) != 0 ? 0 : 3);
   }
   int status = 0;

@@ -341,9 +341,8 @@ TEST(SharedMemoryWire, ring_that_nobody_empties_stops_holding_back) {
   const auto a = open(Carrier::kSharedMemory);
   const auto b = open(Carrier::kSharedMemory);
   while (a->room(b->local()) > 0) send(*a, b->local(), 1, 4156);
-  std::uint64_t looks = 0;
-  while (a->room(b->local()) == 0) ++looks;  // for kStalledNs: the test's own time limit bounds it
-  EXPECT_GT(looks, 0u);
+  while (a->room(b->local()) == 0) {  // for kStalledNs: the test's own time limit bounds it
+  }
   while (a->counters().send_errors == 0) send(*a, b->local(), 1, 4156);
 }
 
