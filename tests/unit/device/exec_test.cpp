@@ -40,7 +40,7 @@ TEST(Launch, largest_block_and_most_shared_memory_run) {
   std::vector<unsigned> seen(kMaxBlockThreads, 0);
   ASSERT_EQ(launch({.block = {8, 16, 8}}, record_indices, &seen), Status::kOk);
   EXPECT_EQ(seen, std::vector<unsigned>(kMaxBlockThreads, 1));
-  unsigned ran = 0;
+  std::atomic<unsigned> ran{0};
   const auto run = [&](std::uint32_t bytes) {
     return run_grid({.grid = {2}, .block = {2}, .shared_bytes = bytes}, [&] {
       std::byte* const shared = dynamic_shared();
@@ -57,9 +57,9 @@ TEST(Launch, largest_block_and_most_shared_memory_run) {
   };
   EXPECT_EQ(run(0), Status::kOk);
   EXPECT_EQ(run(kMaxSharedBytes), Status::kOk);
-  EXPECT_EQ(ran, 8u);
+  EXPECT_EQ(ran.load(), 8u);
   EXPECT_EQ(run(kMaxSharedBytes + 1), Status::kInvalidArgument);
-  EXPECT_EQ(ran, 8u);
+  EXPECT_EQ(ran.load(), 8u);
 }
 
 TEST(Launch, impossible_shape_is_refused) {
@@ -307,14 +307,14 @@ TEST(Barriers, of_a_warp_wait_for_no_other_warp) {
 
 // An idle NIC serves the first doorbell at once, and a later one when all wait.
 TEST(Doorbell, second_one_is_served_only_when_all_wait) {
-  static unsigned served = 0;
+  static std::atomic<unsigned> served{0};
   served = 0;
   std::uint64_t doorbell = 0;
   std::vector<unsigned> seen;
   const auto ring_and_look = [&] {
     if (threadIdx.x == 0) store_doorbell(&doorbell, 1);
     for (int i = 0; i < 3; ++i) sync_block();
-    if (threadIdx.x == 0) seen.push_back(served);
+    if (threadIdx.x == 0) seen.push_back(served.load());
   };
   const auto kernel = [&] {
     ring_and_look();
@@ -323,7 +323,7 @@ TEST(Doorbell, second_one_is_served_only_when_all_wait) {
       relax();
       sync_block();
     }
-    if (threadIdx.x == 0) seen.push_back(served);
+    if (threadIdx.x == 0) seen.push_back(served.load());
     ring_and_look();
   };
   const auto serve = [] { return static_cast<int>(++served); };
@@ -332,13 +332,13 @@ TEST(Doorbell, second_one_is_served_only_when_all_wait) {
 }
 
 TEST(Relax, every_64th_call_of_a_loop_is_a_turn) {
-  static unsigned turns = 0;
+  static std::atomic<unsigned> turns{0};
   turns = 0;
   std::vector<unsigned> seen;
   const auto kernel = [&] {
     for (unsigned call = 1; call <= 129; ++call) {
       pause_now_and_then();
-      seen.push_back(turns);
+      seen.push_back(turns.load());
     }
   };
   const auto progress = [] { return static_cast<int>(++turns); };
