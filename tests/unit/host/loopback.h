@@ -129,7 +129,7 @@ class RawPeer {
   Descriptor socket_;
 };
 
-inline std::future<Result<World>> join_in_background(WorldOptions options) {
+inline std::future<Result<World>> join_in_background(const WorldOptions& options) {
   return std::async(std::launch::async, [options] { return World::join(options); });
 }
 
