@@ -2,6 +2,8 @@
 import re
 import subprocess
 
+# Lines in which there is nothing to find: empty ones, comments, and those that only open or close a namespace.
+EMPTY = re.compile(r"\+\s*(//|$|\}  // namespace|namespace [\w:]+ \{$)")
 FOLDERS = ("base", "demo", "device", "driver-shim", "examples", "host", "perf", "proto", "tests")
 
 
@@ -16,7 +18,7 @@ def changed_lines(base):
         elif hunk := re.match(r"@@ -\S+ \+(\d+)", line):
             number = int(hunk[1])
         elif line.startswith("+"):
-            if path.endswith((".h", ".cpp")) and not re.match(r"\+\s*(//|$)", line):
+            if path.endswith((".h", ".cpp")) and not EMPTY.match(line):
                 ranges = lines.setdefault(path, [[number, number]])
                 if ranges[-1][1] == number - 1:
                     ranges[-1][1] = number
