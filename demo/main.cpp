@@ -42,6 +42,7 @@ struct Options {
   std::uint32_t messages = 0;
   std::vector<std::string> modes = {"pull", "push", "inline", "bounce"};
   std::string direct = "off";
+  bool adaptive_routing = false;
   bool break_memory = false;
   int kill_rank = kNobody;
   bool json = false;
@@ -215,14 +216,15 @@ Result<Rank> Rank::connect(Hca opened, const Gpu* gpu, World& world, const Optio
   auto buffer = GDX_TRY(allocate_shared(*hca, gpu, options.max_bytes));
   auto signals = GDX_TRY(allocate_shared(*hca, gpu, kSignalWords * sizeof(std::uint64_t)));
   auto results = GDX_TRY(allocate_shared(*hca, gpu, sizeof(Outcome)));
-  auto endpoint =
-      GDX_TRY(Endpoint::create(*hca, {staging ? &*staging : nullptr, &bounce},
-                               {.slot_count = staging ? options.slot_count : 0,
-                                .bounce_slot_count = bounce.slot_count(),
-                                .gpu = gpu != nullptr ? std::optional(*gpu) : std::nullopt,
-                                .auto_modes = auto_modes(gpu),
-                                .timeout_ns = unless_set(kCallTimeoutVariable, kWaitTimeoutNs),
-                                .retry_count = unless_set<std::uint8_t>(kRetryCountVariable, 7)}));
+  auto endpoint = GDX_TRY(
+      Endpoint::create(*hca, {staging ? &*staging : nullptr, &bounce},
+                       {.slot_count = staging ? options.slot_count : 0,
+                        .bounce_slot_count = bounce.slot_count(),
+                        .gpu = gpu != nullptr ? std::optional(*gpu) : std::nullopt,
+                        .auto_modes = auto_modes(gpu),
+                        .timeout_ns = unless_set(kCallTimeoutVariable, kWaitTimeoutNs),
+                        .retry_count = unless_set<std::uint8_t>(kRetryCountVariable, 7),
+                        .adaptive_routing = options.adaptive_routing ? std::optional(true) : std::nullopt}));
   if (gpu != nullptr) {
     GDX_TRY(bounce.map_to(*gpu));
     GDX_TRY(endpoint.map_to(*gpu));
@@ -454,6 +456,8 @@ int run_command_line(int argc, char** argv) {
          "--direct", options.direct,
          "on: loads and stores to the peer's memory, or fail; auto: where they work, by $GDX_DIRECT (off)")
       .check(command_line::one_of({"auto", "on", "off"}));
+  app.add_flag("--adaptive-routing", options.adaptive_routing,
+               "Data may land in any order, and signals wait for it");
   app.add_flag("--break-memory", options.break_memory, "Damage one byte at the target: the demo must fail");
   app.add_option("--kill-rank", options.kill_rank, "Rank 0 or 1 kills itself in the largest message")
       .check(command_line::whole(0, 1));

@@ -16,11 +16,14 @@
 //    the stores to that memory.
 //  - "Errors: the endpoint's" means kTimeout, kAborted, and the endpoint's fault.
 //
-// Ordering: puts and signals on one endpoint take effect at the peer in the order of the calls.
+// Ordering: a signal takes effect at the peer after all puts and signals before it on the endpoint. All else
+// may take effect in any order, because many HCAs let the data of two puts land as it comes.
 //
 //   gdx_put(A); gdx_signal(s)               a peer that reads s also reads A
+//   gdx_put(A); gdx_put_value(v)            v announces nothing: a peer that reads it may read the old A
 //   gdx_get(B); gdx_put(B)                  the put may change B while the get reads it
 //   gdx_get(B); gdx_fence(); gdx_put(B)     the get reads the old B
+//   gdx_put(B); gdx_flush(); gdx_get(B)     the get reads the new B
 //
 // Results of gdx_get and the atomics are in local memory after gdx_flush.
 // Build: C++17 or later; nvcc with --expt-relaxed-constexpr, for sm_80 and later. Endpoints that many threads

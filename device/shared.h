@@ -1,7 +1,7 @@
 // The device API on shared endpoints. Differences from device/gdx.h:
 //  - A thread calls for itself, and any number of threads may call at a time.
-//  - kOk means posted. One thread's operations take effect at the peer in the order of its calls. A thread
-//    that observed another thread's return comes after it.
+//  - kOk means posted. A signal takes effect at the peer after what its thread has called before, and after
+//    calls of other threads whose return that thread observed.
 //
 //      thread 1: gdx_put(A); flag = 1            (release)
 //      thread 2: while (flag == 0) {}            (acquire)

@@ -20,14 +20,13 @@
 // Ordering towards one rank, on one lane:
 //
 //   gdx_put(A); gdx_signal(s)     a peer that reads s also reads A, by whichever way either goes
-//   gdx_put(A); gdx_put(B)        to a mapped peer in any order; else A first
-//   gdx_signal(s); gdx_put(A)     to a mapped peer in any order; else s first
+//   gdx_put(A); gdx_put(B)        in any order; so do values
+//   gdx_signal(s); gdx_put(A)     in any order
 //
-// Signals, gdx_put_value and atomics come after all earlier puts of the caller, and of threads whose return
-// it observed. To a mapped peer a value may overtake earlier signals. All atomics and signals of a word take
-// one way (TeamHandle::atomics), for local and remote ranks alike. A kernel changes words of the team by
-// these calls only, its own words too. A word that is added to is set by gdx_signal with kSet, because
-// gdx_put_value is no atomic. Source: docs/teams.md.
+// Signals and atomics come after all earlier puts and values of the caller, and of threads whose return it
+// observed. All atomics and signals of a word take one way (TeamHandle::atomics), for local and remote ranks
+// alike. A kernel changes words of the team by these calls only, its own words too. A word that is added to
+// is set by gdx_signal with kSet, because gdx_put_value is no atomic. Source: docs/teams.md.
 #pragma once
 
 #include <cstddef>

@@ -296,26 +296,14 @@ nlohmann::ordered_json to_json(const Case& item) {
 }
 
 nlohmann::ordered_json to_json(const Plan& plan) {
-  return {{"tests", plan.tests},
-          {"modes", plan.ways},
-          {"sizes", plan.sizes_bytes},
-          {"scopes", plan.scopes},
-          {"endpoints", plan.endpoints},
-          {"depths", plan.depths},
-          {"batches", plan.batches},
-          {"doorbells", plan.doorbells},
-          {"queues", plan.queues},
-          {"ranks", plan.ranks},
-          {"both_ways", plan.both_ways},
-          {"rounds", plan.rounds},
-          {"messages", plan.messages},
-          {"seconds", plan.seconds},
-          {"hca", plan.hca},
-          {"memory", plan.memory},
-          {"workers", plan.workers},
-          {"peers", plan.peers},
-          {"kill_rank", plan.kill_rank},
-          {"break_memory", plan.break_memory}};
+  return {
+      {"tests", plan.tests},     {"modes", plan.ways},          {"sizes", plan.sizes_bytes},
+      {"scopes", plan.scopes},   {"endpoints", plan.endpoints}, {"depths", plan.depths},
+      {"batches", plan.batches}, {"doorbells", plan.doorbells}, {"queues", plan.queues},
+      {"ranks", plan.ranks},     {"both_ways", plan.both_ways}, {"adaptive_routing", plan.adaptive_routing},
+      {"rounds", plan.rounds},   {"messages", plan.messages},   {"seconds", plan.seconds},
+      {"hca", plan.hca},         {"memory", plan.memory},       {"workers", plan.workers},
+      {"peers", plan.peers},     {"kill_rank", plan.kill_rank}, {"break_memory", plan.break_memory}};
 }
 
 Result<Plan> plan_from_json(const std::string& text) {
@@ -333,6 +321,7 @@ Result<Plan> plan_from_json(const std::string& text) {
     json.at("queues").get_to(plan.queues);
     json.at("ranks").get_to(plan.ranks);
     json.at("both_ways").get_to(plan.both_ways);
+    json.at("adaptive_routing").get_to(plan.adaptive_routing);
     json.at("rounds").get_to(plan.rounds);
     json.at("messages").get_to(plan.messages);
     json.at("seconds").get_to(plan.seconds);

@@ -80,6 +80,7 @@ struct Plan {
   std::vector<std::string> queues = {};     // host, gpu; none: as endpoints have it by default
   std::uint32_t ranks = 2;
   bool both_ways = false;
+  bool adaptive_routing = false;  // data may land in any order; false: as endpoints have it by default
   std::uint32_t rounds = 7;
   std::uint64_t messages = 0;  // of each sample; 0: as many as fit into the time
   double seconds = 60;         // for all samples

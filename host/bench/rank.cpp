@@ -177,8 +177,13 @@ struct Rank::Impl {
   }
   Result<void> make_memory(const Gpus& gpus, const Plan& plan, const std::vector<Case>& cases);
   Result<void> make_staging(World& world, const Gpu* gpu, const std::vector<Case>& cases);
-  Result<void> make_endpoints(const Gpus& gpus, const std::vector<Case>& cases);
+  Result<void> make_endpoints(const Gpus& gpus, const Plan& plan, const std::vector<Case>& cases);
   Result<void> introduce(World& world);
+  // Returns the place, among all ranks' endpoints, of the one that leads back to this rank's endpoint `i`.
+  [[nodiscard]] std::size_t place_of_peer(std::size_t i) const {
+    const std::size_t lane = i % lane_count;
+    return peer_of(lane) * endpoints.size() + i + ranks - 2 - 2 * (lane % (ranks - 1));
+  }
   [[nodiscard]] Load load_of(const Case& item, std::uint64_t messages) const;
   Result<void> prepare(const Load& load);
   Status launch(const Load& load, bool die);
@@ -261,7 +266,7 @@ Result<void> Rank::Impl::make_staging(World& world, const Gpu* gpu, const std::v
   return gpu != nullptr ? bounce->map_to(*gpu) : Result<void>{};
 }
 
-Result<void> Rank::Impl::make_endpoints(const Gpus& gpus, const std::vector<Case>& cases) {
+Result<void> Rank::Impl::make_endpoints(const Gpus& gpus, const Plan& plan, const std::vector<Case>& cases) {
   const Gpu* const gpu = gpus.kernels;
   std::uint32_t depth = 64;
   for (const Case& item : cases) depth = std::max(depth, item.depth);
@@ -271,7 +276,8 @@ Result<void> Rank::Impl::make_endpoints(const Gpus& gpus, const std::vector<Case
                           .auto_modes = auto_modes(gpus),
                           .timeout_ns = std::getenv(kCallTimeoutVariable) == nullptr
                                             ? std::optional(kWaitTimeoutNs)
-                                            : std::nullopt};
+                                            : std::nullopt,
+                          .adaptive_routing = plan.adaptive_routing ? std::optional(true) : std::nullopt};
   kinds = kinds_of(cases);
   const std::size_t count = kinds.size() * lane_count;
   endpoints.reserve(count);
@@ -294,28 +300,31 @@ Result<void> Rank::Impl::make_endpoints(const Gpus& gpus, const std::vector<Case
   return {};
 }
 
+// Meets twice, because each rank knows only after its connect() what order its HCA keeps.
 Result<void> Rank::Impl::introduce(World& world) {
-  std::vector<std::vector<Introduction>> all(endpoints.size());  // of each endpoint by rank
+  const RemoteMemory memory = payload->memory().remote();
+  std::vector<Introduction> mine;
   for (std::size_t i = 0; i < endpoints.size(); ++i) {
     const std::size_t lane = i % lane_count;
     const std::uint64_t at = 2 * lane * lane_bytes;
-    const RemoteMemory memory = payload->memory().remote();
-    const Introduction mine{endpoints[i].address(), memory + at, memory + at + lane_bytes,
-                            words->memory.remote() + 2 * lane * kWordsBytes};
-    all[i] = GDX_TRY(world.allgather_value(mine, kExchangeTimeoutNs));
+    mine.push_back({endpoints[i].address(), memory + at, memory + at + lane_bytes,
+                    words->memory.remote() + 2 * lane * kWordsBytes});
   }
-  const std::uint32_t others = ranks - 1;
+  const auto all = GDX_TRY(world.allgather_values(mine, kExchangeTimeoutNs));
+  std::vector<EndpointAddress> own;
   for (std::size_t i = 0; i < endpoints.size(); ++i) {
-    const std::size_t lane = i % lane_count;
-    // The peer's lane back to this rank.
-    const std::size_t back = i + others - 1 - 2 * (lane % others);
-    const Introduction& peer = all[back][peer_of(lane)];
+    const Introduction& peer = all[place_of_peer(i)];
     GDX_TRY(endpoints[i].connect(peer.endpoint));
-    lanes[lane].peer_source = peer.source;
-    lanes[lane].peer_sink = peer.sink;
-    lanes[lane].peer_signals = peer.signals;
+    own.push_back(endpoints[i].address());
+    Lane& lane = lanes[i % lane_count];
+    lane.peer_source = peer.source;
+    lane.peer_sink = peer.sink;
+    lane.peer_signals = peer.signals;
   }
-  return world.barrier(kExchangeTimeoutNs);
+  const auto peers = GDX_TRY(world.allgather_values(own, kExchangeTimeoutNs));
+  for (std::size_t i = 0; i < endpoints.size(); ++i)
+    GDX_TRY(endpoints[i].learn_order(peers[place_of_peer(i)]));
+  return {};
 }
 
 Load Rank::Impl::load_of(const Case& item, std::uint64_t messages) const {
@@ -494,7 +503,7 @@ Result<Rank> Rank::connect(Hca hca, const Gpus& gpus, World& world, const Plan& 
   impl->break_memory = plan.break_memory;
   GDX_TRY(impl->make_memory(gpus, plan, cases));
   GDX_TRY(impl->make_staging(world, gpus.kernels, cases));
-  GDX_TRY(impl->make_endpoints(gpus, cases));
+  GDX_TRY(impl->make_endpoints(gpus, plan, cases));
   GDX_TRY(impl->introduce(world));
   return Rank(std::move(impl));
 }

@@ -67,9 +67,15 @@ class World {
   // Gathers one value of each rank, indexed by rank. Errors: those of allgather.
   template <typename T>
   [[nodiscard]] Result<std::vector<T>> allgather_value(const T& mine, std::uint64_t timeout_ns) {
+    return allgather_values(std::vector<T>{mine}, timeout_ns);
+  }
+  // Gathers equally many values of each rank, rank 0's first. Errors: those of allgather.
+  template <typename T>
+  [[nodiscard]] Result<std::vector<T>> allgather_values(const std::vector<T>& mine,
+                                                        std::uint64_t timeout_ns) {
     static_assert(std::is_trivially_copyable_v<T>);
-    auto bytes = GDX_TRY(allgather(std::as_bytes(std::span(&mine, 1)), timeout_ns));
-    std::vector<T> values(size());
+    auto bytes = GDX_TRY(allgather(std::as_bytes(std::span(mine)), timeout_ns));
+    std::vector<T> values(size() * mine.size());
     std::memcpy(static_cast<void*>(values.data()), bytes.data(), bytes.size());
     return values;
   }

@@ -400,6 +400,8 @@ void add_plan_options(command_line::Command command, BenchOptions& options) {
                   "Threads that run the blocks of a kernel on the CPU layer (half of the cores)")
       .check(whole(1, bench::kMaxWorkers));
   command.add_flag("-b,--bidirectional", plan.both_ways, "Both ranks send, of bandwidth");
+  command.add_flag("--adaptive-routing", plan.adaptive_routing,
+                   "Data may land in any order, and set signals wait for it");
   command.add_option("-d,--hca", plan.hca, "HCA to use (the first)")
       .check(command_line::not_empty("the name of an HCA"));
   command

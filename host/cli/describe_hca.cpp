@@ -90,6 +90,31 @@ std::string timestamps_of(const Hca& hca) {
   }
 }
 
+// Returns the way by which a peer's set signals stay behind its puts, and the price. What peers send here
+// counts.
+Json describe_order(const Hca& hca) {
+  const auto options = resolve_endpoint_options({}, hca.is_software());
+  if (!options) return {{"signals", options.error().message}};
+  const Routing& routing = hca.routing();
+  const std::string lets_pass = fmt::format(
+      "fenced, which waits a round trip for the puts before them: {}=1 lets those land in any order",
+      kAdaptiveRoutingVariable);
+  if (!routing.any_order.value_or(true))
+    return {{"kept", true}, {"signals", "unfenced: the HCA has no other"}};
+  if (*options->adaptive_routing) return {{"kept", false}, {"signals", lets_pass}};
+  if (routing.order_forced) {
+    return {{"kept", true},
+            {"signals",
+             fmt::format("unfenced: each queue pair forces the order, which leaves an adaptively routing "
+                         "network's bandwidth unused; {}=1 takes it, and fences them",
+                         kAdaptiveRoutingVariable)}};
+  }
+  return {{"kept", nullptr},
+          {"signals",
+           "unfenced where QUERY_QP of the connected queue pair shows an order, else fenced: firmware "
+           "decides"}};
+}
+
 // Lanes and Gb/s of each, as the enumerations of IBA 14.2.5.6 and the kernel's ib_port_speed count them.
 double rate_gbps(const ibv_port_attr& port) {
   constexpr std::array<std::pair<int, int>, 5> kLanes = {{{1, 1}, {2, 4}, {4, 8}, {8, 12}, {16, 2}}};
@@ -202,6 +227,7 @@ Json describe_hca(const Hca& hca) {
   described["gid"] = gid_text(hca.gid());
   described["gid_index"] = hca.gid_index();
   described["path_mtu_bytes"] = hca.path_mtu_bytes();
+  described["data_order"] = describe_order(hca);
   described["doorbell"] = describe_doorbell(hca);
   described["device_memory_bytes"] = hca.device_memory_bytes();
   described["device_memory_mapping"] = device_memory_mapping(hca);

@@ -526,8 +526,7 @@ Result<Answer> Session::create_endpoint(const ipc::CreateEndpoint& request, File
   const auto slots = GDX_TRY(check_pools(pools, options));
   std::optional<SharedRegion> queue;
   if (request.queue_in_dmabuf != 0 && files.size() == 2) {
-    const std::uint64_t least_bytes =
-        2 * std::uint64_t{request.send_queue_blocks} * mlx5::kWqeBasicBlockBytes;
+    const auto least_bytes = 2 * std::uint64_t{request.send_queue_blocks} * mlx5::kWqeBasicBlockBytes;
     GDX_TRY(check_dmabuf(files.back().value(), request.dmabuf_offset, least_bytes));
     queue = SharedRegion{std::move(files.back()), request.dmabuf_offset};
     files.pop_back();
@@ -550,15 +549,16 @@ Result<Answer> Session::create_endpoint(const ipc::CreateEndpoint& request, File
       GDX_TRY(make_queue_objects(hca_->hca, pools, options, served->memory, request.queue_address, tenant_));
   const QueueFacts& facts = served->queue->facts();
   served->listed = group_->list_queue_pair(hca_->hca.name(), facts.qpn);
-  ipc::EndpointAnswer answer{};
-  answer.qpn = facts.qpn;
-  answer.psn = facts.psn;
-  answer.scratch_lkey = facts.scratch_lkey;
-  answer.map_offset = facts.doorbell_place.map_offset;
-  answer.register_offset = facts.doorbell_place.register_offset;
-  answer.blueflame_half_bytes = facts.blueflame_half_bytes;
   const std::lock_guard lock(mutex_);
-  answer.endpoint = ++last_number_;
+  const ipc::EndpointAnswer answer{
+      .endpoint = ++last_number_,
+      .qpn = facts.qpn,
+      .psn = facts.psn,
+      .scratch_lkey = facts.scratch_lkey,
+      .map_offset = facts.doorbell_place.map_offset,
+      .register_offset = facts.doorbell_place.register_offset,
+      .blueflame_half_bytes = static_cast<std::uint16_t>(facts.blueflame_half_bytes),
+      .data_order = static_cast<std::uint16_t>(facts.data_order)};
   endpoints_.emplace(answer.endpoint, std::move(served));
   return answer_of(Kind::kCreateEndpoint, answer, hca_->command_file.value());
 }

@@ -21,7 +21,7 @@ class Daemon;
 
 // Offers of the HCA to queue pairs about their packets' way. Source: UCX, ib_mlx5dv_md.c.
 struct Routing {
-  bool any_order = false;     // data of RC queue pairs may land in any order
+  std::optional<bool> any_order = std::nullopt;  // data of RC queue pairs may land so; none: it did not say
   bool order_forced = false;  // a queue pair may permit or forbid that, whatever the HCA's administrator set
   std::optional<bool> has_lag = std::nullopt;  // an active bond; none: the HCA did not say
   std::uint8_t lag_ports = 0;                  // of the bond, each of which a queue pair may choose; 0: none

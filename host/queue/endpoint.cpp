@@ -23,6 +23,7 @@
 #include "host/queue/queue_objects.h"
 #include "host/queue/wqe_text.h"
 #include "proto/mlx5/doorbell.h"
+#include "proto/mlx5/prm.h"
 
 namespace gdx {
 namespace {
@@ -60,6 +61,8 @@ struct Endpoint::Impl {
   Result<void> ring_for_kernels();
   Result<void> move_kernel_words(const Gpu& gpu);
   Result<void> store_handle();
+  Result<void> read_order();
+  Result<void> fence_signals(DataOrder at_peer);
   [[nodiscard]] EndpointHandle make_handle() const;
 
   // Members go in reverse order: the queues before all that they use.
@@ -78,6 +81,8 @@ struct Endpoint::Impl {
   std::vector<std::shared_ptr<GpuMapping>> mappings;  // of queues, owner word and doorbell
   std::optional<HostRinger> ringer;                   // in place of a mapped doorbell
   QueueState first_state{};                           // and with it the handle
+  DataOrder data_order = DataOrder::kUnknown;         // of what the peer sends
+  EndpointAddress peer{};
   std::string peer_text;
   Connection connection = Connection::kNone;
   std::atomic<bool> events_logged{false};
@@ -169,6 +174,7 @@ Result<Endpoint> Endpoint::create_placed(const Hca& hca, StagingPools pools, con
   impl->take_references(pools);
   impl->queue = GDX_TRY(hca.daemon() ? request_queue_objects(hca, pools, options, impl->memory)
                                      : make_queue_objects(hca, pools, options, impl->memory));
+  impl->data_order = impl->queue->facts().data_order;
   GDX_TRY(impl->choose_auto_modes());
   auto owner = GDX_TRY(OwnerWord::create(impl->memory.gpu()));
   impl->owner.emplace(std::move(owner));
@@ -181,6 +187,7 @@ Result<Endpoint> Endpoint::create_placed(const Hca& hca, StagingPools pools, con
 EndpointAddress Endpoint::address() const {
   EndpointAddress address{};
   address.version = kEndpointAddressVersion;
+  address.data_order = impl_->data_order;
   address.qpn = impl_->queue->facts().qpn;
   address.psn = impl_->queue->facts().psn;
   address.mtu_bytes = static_cast<std::uint16_t>(impl_->mtu_bytes);
@@ -205,10 +212,46 @@ Result<void> Endpoint::connect(const EndpointAddress& peer) {
                 fmt::format("the peer's port is {}, and that of HCA {} is {}: choose HCAs of one network",
                             layer(peer.lid), impl_->hca_name, layer(impl_->lid)));
   }
+  impl_->peer = peer;
   impl_->peer_text = fmt::format("QP {:#x} at {}", peer.qpn, address_text(peer.gid));
   auto done = impl_->queue->connect(peer);
+  if (done) done = impl_->read_order();
+  if (done) done = impl_->fence_signals(peer.data_order);
   impl_->connection = done ? Connection::kConnected : Connection::kBroken;
   return done ? impl_->owner->set_free() : done;
+}
+
+Result<void> Endpoint::learn_order(const EndpointAddress& peer) {
+  if (impl_->connection == Connection::kConnected && peer.is_same_endpoint(impl_->peer))
+    return impl_->fence_signals(peer.data_order);
+  return fail(Status::kInvalidArgument,
+              fmt::format("the order at {} cannot be learned from an address of another endpoint: connect "
+                          "first, and pass the address that this peer has after its own connect()",
+                          impl_->connection == Connection::kConnected ? impl_->peer_text : "no peer"));
+}
+
+// Firmware may have chosen an order by itself.
+Result<void> Endpoint::Impl::read_order() {
+  namespace qp = mlx5::prm::qp;
+  const auto context = GDX_TRY(queue->query());
+  const bool any =
+      mlx5::prm::get(context, qp::kOrderingLow) != 0 || mlx5::prm::get(context, qp::kOrderingHigh) != 0;
+  if (any && data_order == DataOrder::kKept) {
+    return fail(
+        Status::kUnsupported,
+        fmt::format("HCA {} lets data of QP {:#x} land in any order, although it was asked to keep the "
+                    "order: set {}=1 at all ranks",
+                    hca_name, queue->facts().qpn, kAdaptiveRoutingVariable));
+  }
+  data_order = any ? DataOrder::kAny : DataOrder::kKept;
+  return {};
+}
+
+// A signal that sets is a WRITE, and must not land before the payload: placement is the peer's, the fence
+// this side's.
+Result<void> Endpoint::Impl::fence_signals(DataOrder at_peer) {
+  first_state.handle.signal_fence = at_peer == DataOrder::kKept ? 0 : mlx5::kFenceStrongOrdering;
+  return store_handle();
 }
 
 Result<void> Endpoint::reopen() {
@@ -312,7 +355,7 @@ EndpointHandle Endpoint::Impl::make_handle() const {
   handle.log_completion_queue = log_blocks;
   handle.placement = *options.placement;
   handle.sharing = options.sharing;
-  handle.signal_fence = options.adaptive_routing ? mlx5::kFenceStrongOrdering : 0;
+  handle.signal_fence = mlx5::kFenceStrongOrdering;  // until the peer's order is known
   handle.staging = describe_pool(staging, memory.staging_credits());
   if (options.unsafe_push_without_credits) handle.staging.minimum_slots = kUnlimitedSlots;
   handle.bounce = describe_pool(bounce, memory.bounce_credits());

@@ -34,6 +34,7 @@ inline constexpr char kAckTimeoutVariable[] = "GDX_ACK_TIMEOUT";
 inline constexpr char kRetryCountVariable[] = "GDX_RETRY_COUNT";
 inline constexpr char kTrafficClassVariable[] = "GDX_TRAFFIC_CLASS";
 inline constexpr char kServiceLevelVariable[] = "GDX_SERVICE_LEVEL";
+inline constexpr char kAdaptiveRoutingVariable[] = "GDX_ADAPTIVE_ROUTING";
 inline constexpr char kDoorbellVariable[] = "GDX_DOORBELL";  // plain or blueflame
 
 struct EndpointOptions {
@@ -75,7 +76,10 @@ struct EndpointOptions {
   // For research only: pushes into any slot of the pool, whatever its holder, to show the damage that credits
   // prevent. It damages the payload of every endpoint of the pool.
   bool unsafe_push_without_credits = false;
-  bool adaptive_routing = false;  // the network may reorder packets: signals are fenced behind puts
+  // Lets the peer's data land in any order where the HCA can, so that an adaptively routing network may
+  // spread it over several paths. The peer's signals then wait until its earlier puts are acknowledged, a
+  // round trip. Without it the HCA is asked to keep the order. $GDX_ADAPTIVE_ROUTING, 0 or 1; false.
+  std::optional<bool> adaptive_routing = std::nullopt;
 };
 
 // Validates the options. Errors: kInvalidArgument naming the option, its value and its range.
@@ -120,14 +124,23 @@ class Endpoint {
   Endpoint& operator=(const Endpoint&) = delete;
   ~Endpoint();
 
-  // Returns the address by which a peer connects to this endpoint.
+  // Returns the address by which a peer connects to this endpoint. After connect() it tells the order in
+  // which the peer's WRITEs land here, as the HCA states it.
   [[nodiscard]] EndpointAddress address() const;
 
   // Takes the queue pair from RESET to RTS towards `peer`. The path MTU is the smaller of both ends'. Kernels
   // open the endpoint only from then on.
+  // Kernels' signals are fenced unless the peer's address says that order is kept there; see learn_order().
   // Errors: those of check_endpoint_address; kBusy when already connected; kSystem when the HCA refuses a
-  // transition or cannot resolve the peer's MAC address.
+  // transition, or a query, or cannot resolve the peer's MAC address; kUnsupported when the HCA does not keep
+  // the order that this endpoint's address has promised.
   [[nodiscard]] Result<void> connect(const EndpointAddress& peer);
+
+  // Adopts what the peer has learned by its own connect(): `peer` is its address from after that. Where order
+  // was not known before, and is kept, signals lose their fence. Call it before handle() and kernels.
+  // Errors: kInvalidArgument when it is not the address of the peer; kSystem for an endpoint whose words in
+  // GPU memory are lost.
+  [[nodiscard]] Result<void> learn_order(const EndpointAddress& peer);
 
   // Lets kernels open the endpoint again after one that ended without closing it, as a kernel does that
   // traps. Until then they are refused with kBusy. Call it when no kernel runs on the endpoint; what the lost

@@ -141,6 +141,9 @@ Result<EndpointOptions> resolve_endpoint_options(const EndpointOptions& given, b
     if (!resolved) return tl::unexpected(resolved.error());
   }
   GDX_TRY(resolve_doorbell(options.doorbell));
+  if (!options.adaptive_routing)
+    options.adaptive_routing =
+        GDX_TRY(number_from_environment(kAdaptiveRoutingVariable, 0, 1)).value_or(0) == 1;
   const std::uint64_t verdict_ns =
       options.probe_after_ns + retry_time_ns(*options.ack_timeout, *options.retry_count, hca_is_software);
   if (verdict_ns < *options.timeout_ns || options.may_time_out_before_retries) return options;
@@ -173,6 +176,11 @@ Result<void> check_endpoint_address(const EndpointAddress& address) {
   if (!is_mtu(address.mtu_bytes)) {
     return fail(Status::kInvalidArgument,
                 fmt::format("the peer's endpoint address has the impossible MTU {}", address.mtu_bytes));
+  }
+  if (address.data_order > DataOrder::kAny) {
+    return fail(Status::kInvalidArgument,
+                fmt::format("the peer's endpoint address has the impossible data order {}",
+                            static_cast<unsigned>(address.data_order)));
   }
   if (address.lid > kLargestLid) {
     return fail(Status::kInvalidArgument,

@@ -8,11 +8,20 @@
 
 namespace gdx {
 
-inline constexpr std::uint32_t kEndpointAddressVersion = 2;
+inline constexpr std::uint16_t kEndpointAddressVersion = 3;
+
+// Order in which an endpoint's HCA lets a peer's WRITEs land.
+enum class DataOrder : std::uint8_t {
+  kUnknown = 0,  // not known yet, or the HCA did not say
+  kKept = 1,     // that of the peer's calls
+  kAny = 2,
+};
 
 // Address of an endpoint for its peer; exchanged at bootstrap, hence checked by connect().
 struct EndpointAddress {
-  std::uint32_t version;
+  std::uint16_t version;
+  DataOrder data_order;  // before connect() what was asked for, afterwards what holds
+  std::uint8_t reserved;
   std::uint32_t qpn;  // 24 bits
   std::uint32_t psn;  // 24 bits: the first PSN that this side will send
   std::uint16_t mtu_bytes;
@@ -20,6 +29,11 @@ struct EndpointAddress {
   std::uint8_t gid[16];
 
   bool operator==(const EndpointAddress&) const = default;
+  // Returns whether both are of one endpoint, whatever is known of its order.
+  [[nodiscard]] bool is_same_endpoint(EndpointAddress other) const {
+    other.data_order = data_order;
+    return *this == other;
+  }
 };
 static_assert(sizeof(EndpointAddress) == 32 && std::is_trivially_copyable_v<EndpointAddress>);
 

@@ -124,6 +124,7 @@ class LocalQueue final : public QueueObjects {
 
  private:
   [[nodiscard]] Result<FlightRecord> flight_on_hardware() const;
+  [[nodiscard]] DataOrder asked_order() const;
   Result<void> lease_slots(const StagingPools& pools, std::uint32_t tenant);
   Result<void> show_queues_to(const Hca& hca);
   Result<void> show_scratch_to(const Hca& hca, std::uint64_t address);
@@ -217,6 +218,15 @@ Result<void> LocalQueue::create_queues(const Hca& hca) {
   return {};
 }
 
+// Returns the order that the HCA is going to be asked for, as far as it is certain. An HCA that neither has
+// another order nor says so is one of unknown firmware.
+DataOrder LocalQueue::asked_order() const {
+  if (!local_.routing.any_order) return DataOrder::kUnknown;
+  if (!*local_.routing.any_order) return DataOrder::kKept;
+  if (*options_.adaptive_routing) return DataOrder::kAny;
+  return local_.routing.order_forced ? DataOrder::kKept : DataOrder::kUnknown;
+}
+
 Result<void> LocalQueue::connect(const EndpointAddress& peer) {
   commands::ReceiveSpec receive;
   if (local_.lid == 0) {
@@ -230,7 +240,7 @@ Result<void> LocalQueue::connect(const EndpointAddress& peer) {
   receive.mtu_bytes = std::min<std::uint32_t>(local_.mtu_bytes, peer.mtu_bytes);
   receive.next_receive_psn = peer.psn;
   receive.min_rnr_timer = options_.min_rnr_timer;
-  receive.any_order = options_.adaptive_routing && local_.routing.any_order;
+  receive.any_order = asked_order() == DataOrder::kAny;
   receive.force_order = local_.routing.order_forced;
   // Spreads the queue pairs over the bond's ports.
   if (local_.routing.lag_ports != 0)
@@ -305,6 +315,7 @@ Result<void> LocalQueue::create(const Hca& hca, const StagingPools& pools, std::
   facts_.doorbell_place.register_offset = static_cast<std::uint32_t>(static_cast<std::byte*>(uar.reg_addr) -
                                                                      static_cast<std::byte*>(uar.base_addr));
   facts_.blueflame_half_bytes = doorbell_.blueflame_half_bytes;
+  facts_.data_order = asked_order();
   return {};
 }
 

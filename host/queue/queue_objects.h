@@ -29,6 +29,7 @@ struct QueueFacts {
   std::byte* doorbell_page = nullptr;
   DoorbellPlace doorbell_place;
   std::uint32_t blueflame_half_bytes = 0;                       // as in EndpointHandle
+  DataOrder data_order = DataOrder::kUnknown;                   // as in EndpointAddress, before connect()
   RegistrationWay registered_by = RegistrationWay::kHostPages;  // of the queue memory
 };
 

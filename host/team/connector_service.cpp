@@ -151,12 +151,13 @@ Result<EndpointAddress> ConnectorService::create(std::uint32_t rank, std::uint32
   return host_->create(rank, lane);
 }
 
-Result<void> ConnectorService::connect(std::uint32_t rank, std::uint32_t lane, const EndpointAddress& peer) {
+Result<EndpointAddress> ConnectorService::connect(std::uint32_t rank, std::uint32_t lane,
+                                                  const EndpointAddress& peer) {
   return host_->connect(rank, lane, peer);
 }
 
-void ConnectorService::ready(std::uint32_t rank, std::uint32_t lane) {
-  host_->ready(rank, lane);
+void ConnectorService::ready(std::uint32_t rank, std::uint32_t lane, const EndpointAddress& peer) {
+  host_->ready(rank, lane, peer);
   const std::lock_guard lock(mutex_);
   outcomes_[{rank, lane}] = std::nullopt;
   changed_.notify_all();

@@ -238,11 +238,18 @@ Result<EndpointAddress> TeamState::create(std::uint32_t rank, std::uint32_t lane
 }
 
 // Without the lock: other threads leave an endpoint alone that kernels do not know yet.
-Result<void> TeamState::connect(std::uint32_t rank, std::uint32_t lane, const EndpointAddress& peer) {
-  return ends_[end_index(lane, rank)].endpoint->connect(peer);
+Result<EndpointAddress> TeamState::connect(std::uint32_t rank, std::uint32_t lane,
+                                           const EndpointAddress& peer) {
+  Endpoint& endpoint = *ends_[end_index(lane, rank)].endpoint;
+  GDX_TRY(endpoint.connect(peer));
+  return endpoint.address();
 }
 
-void TeamState::ready(std::uint32_t rank, std::uint32_t lane) {
+void TeamState::ready(std::uint32_t rank, std::uint32_t lane, const EndpointAddress& peer) {
+  // Signals keep their fence otherwise.
+  if (auto learned = ends_[end_index(lane, rank)].endpoint->learn_order(peer); !learned)
+    log::warn("signals to rank {} on lane {} wait for acknowledgements: {}", rank, lane,
+              learned.error().message);
   const std::lock_guard lock(mutex_);
   set_connection(rank, lane, is_mapped(rank) ? PeerWay::kDirect : PeerWay::kNative);
 }

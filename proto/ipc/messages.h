@@ -181,7 +181,8 @@ struct EndpointAnswer {
   std::uint32_t scratch_lkey;
   std::uint64_t map_offset;
   std::uint32_t register_offset;  // in that page
-  std::uint32_t blueflame_half_bytes;
+  std::uint16_t blueflame_half_bytes;
+  std::uint16_t data_order;  // enum DataOrder, as in the address before it is connected
 };
 struct ConnectEndpoint {
   static constexpr Kind kKind = Kind::kConnectEndpoint;

@@ -157,8 +157,10 @@ inline constexpr PrmField kLagPortAffinity{kContext + 0x04,
                                            4};  // the bond's port that sends; 0: the HCA chooses
 inline constexpr PrmField kServiceType{kContext + 0x08, 8};
 inline constexpr PrmField kPathMigrationState{kContext + 0x13, 2};
-// UCX ib_mlx5_ifc.h. With kOrderingForce this order of data holds, whatever mlxreg says.
-inline constexpr PrmField kOrderingLow{kContext + 0x26, 1};  // 1: READs and WRITEs may land in any order
+// Tier of the order in which data lands, of two bits. With kOrderingForce that which the queue pair asks for
+// holds, whatever the administrator or the network's routing make of it. QUERY_QP tells the tier that holds.
+// Source: UCX ib_mlx5_ifc.h; Linux mlx5_ifc.h, dp_ordering_1.
+inline constexpr PrmField kOrderingLow{kContext + 0x26, 1};  // READs and WRITEs may land in any order
 inline constexpr PrmField kOrderingForce{kContext + 0x27, 1};
 inline constexpr PrmField kPd{kContext + 0x28, 24};
 inline constexpr PrmField kMtu{kContext + 0x40, 3};  // enum ibv_mtu: 1 is 256 B, 5 is 4096 B
@@ -186,6 +188,7 @@ inline constexpr PrmField kRemoteRead{kContext + 0x490, 1};
 inline constexpr PrmField kRemoteWrite{kContext + 0x491, 1};
 inline constexpr PrmField kRemoteAtomic{kContext + 0x492, 1};
 inline constexpr PrmField kPageOffset{kContext + 0x494, 6};
+inline constexpr PrmField kOrderingHigh{kContext + 0x49c, 1};  // SENDs and atomics may, too
 inline constexpr PrmField kMinRnrNak{kContext + 0x4a3, 5};
 inline constexpr PrmField kNextReceivePsn{kContext + 0x4a8, 24};
 inline constexpr PrmField kReceiveCqn{kContext + 0x4e8, 24};

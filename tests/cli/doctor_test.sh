@@ -225,7 +225,7 @@ assert abs((datetime.datetime.utcnow() - started).total_seconds()) < 600, starte
 step = {one["step"]: one for one in told["steps"]}
 sent = [command["command"] for command in step[4]["commands"]]
 to_rts = ["RST2INIT_QP", "INIT2RTR_QP", "RTR2RTS_QP"]
-assert sent == ["CREATE_CQ", "CREATE_QP"] * 4 + to_rts * 2 + ["QUERY_QP"], sent
+assert sent == ["CREATE_CQ", "CREATE_QP"] * 4 + (to_rts + ["QUERY_QP"]) * 2 + ["QUERY_QP"], sent
 assert step[4]["commands"][0]["input"].startswith("0400")  # the opcode of CREATE_CQ
 refused = [command for command in step[4]["commands"] if command["errno"] != 0]
 # Strict, it has real-time timestamps only, and so refuses format 0.

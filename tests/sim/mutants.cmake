@@ -16,8 +16,8 @@ gdx_mutant(psn_compared_without_wrap
 # While an answer waits to leave, payload is dropped and acknowledged all the same.
 gdx_mutant(write_acknowledged_before_it_lands
   FILE responder.cpp
-  FIND [[if (!payload.empty() && !port_.write(]]
-  REPLACE [[if (!payload.empty() && responses_.empty() && !port_.write(]]
+  FIND [[if (!payload.empty() && !place(payload)]]
+  REPLACE [[if (!payload.empty() && responses_.empty() && !place(payload)]]
   SEEDS 1..200)
 
 gdx_mutant(write_executed_again_when_repeated

@@ -54,9 +54,10 @@ void fill_general(const Hca& hca, Output out) {
   prm::set(out, cap::kCqe128Always, 1);
 }
 
-// No doorbell without a record, no QP number reservation. Data lands in order, as whoever forces that wants
-// it, and whoever permits any order may not complain.
-void fill_general_2(Output out) { prm::set(out, prm::cap::kOrderingForced, 1); }
+// No doorbell without a record, no QP number reservation.
+void fill_general_2(const Hca& hca, Output out) {
+  prm::set(out, prm::cap::kOrderingForced, hca.config().data_order == OrderRule::kChosen);
+}
 
 void fill_atomic(Output out) {
   namespace cap = prm::cap;
@@ -97,7 +98,7 @@ Outcome query_hca_cap(const Hca& hca, Input in, Output out) {
     case prm::cap::kRoce: fill_roce(hca, out); return {};
     case prm::cap::kDeviceMemory: fill_device_memory(hca, out); return {};
     case prm::cap::kNicFlowTable: return {};  // zeros: nothing is steered
-    case prm::cap::kGeneral2: fill_general_2(out); return {};
+    case prm::cap::kGeneral2: fill_general_2(hca, out); return {};
     default: return refuse_with(prm::CommandStatus::kBadParameter, Syndrome::kUnsupportedCapability);
   }
 }

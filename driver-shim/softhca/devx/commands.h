@@ -49,6 +49,7 @@ enum class Syndrome : std::uint32_t {
   kUnsupportedTimestampFormat = 0x67640012,
   kReservedField = 0x67640013,  // not zero
   kNoSuchCounterSet = 0x67640014,
+  kOrderNotForced = 0x67640015,   // of data: the capability is not there
   kRefusedByEngine = 0x67640100,  // | errno
 };
 

@@ -112,18 +112,22 @@ Outcome to_init(Input in, std::uint32_t& mask, QpAttributes& attributes) {
   return {};
 }
 
-Outcome to_rtr(Input in, bool infiniband, std::uint32_t& mask, QpAttributes& attributes) {
+Outcome to_rtr(Input in, const HcaConfig& config, std::uint32_t& mask, QpAttributes& attributes) {
   const std::uint32_t mtu = prm::get32(in, prm::qp::kMtu);
   if (mtu < kSmallestMtuCode || mtu > kLargestMtuCode) return bad_parameter(Syndrome::kBadMtu);
   const std::uint32_t log_max_message = prm::get32(in, prm::qp::kLogMaxMessage);
   const std::uint32_t log_reads = prm::get32(in, prm::qp::kLogRraMax);
   if (log_max_message > kLogMaxMessage || log_reads > kLogMaxReads) return bad_parameter(Syndrome::kBadLimit);
+  const bool forces_order = prm::get32(in, prm::qp::kOrderingForce) != 0;
+  if (config.strict && forces_order && config.data_order != OrderRule::kChosen)
+    return bad_parameter(Syndrome::kOrderNotForced);
   mask = kQpState | kQpAddress | kQpPathMtu | kQpDestinationQpn | kQpReceivePsn | kQpMaxDestRdAtomic |
-         kQpMinRnrTimer | kQpMaxMessage;
+         kQpMinRnrTimer | kQpMaxMessage | kQpDataOrder;
   attributes.state = QpState::kRtr;
   const auto lid = static_cast<std::uint16_t>(prm::get32(in, prm::qp::kPathRemoteLid));
-  attributes.remote = infiniband ? wire::address_of_lid(lid) : wire::address_of(remote_gid(in));
-  if (!(infiniband ? is_path_by_lid(in) : is_path(in, attributes.remote)))
+  attributes.any_order = prm::get32(in, prm::qp::kOrderingLow) != 0;
+  attributes.remote = config.infiniband ? wire::address_of_lid(lid) : wire::address_of(remote_gid(in));
+  if (!(config.infiniband ? is_path_by_lid(in) : is_path(in, attributes.remote)))
     return bad_parameter(Syndrome::kBadPath);
   attributes.mtu_bytes = kMtuUnitBytes << mtu;
   attributes.max_message_bytes = 1u << log_max_message;
@@ -159,11 +163,12 @@ Outcome leave_for(QpState state, std::uint32_t& mask, QpAttributes& attributes) 
   return {};
 }
 
-Outcome decode(prm::Opcode opcode, Input in, bool infiniband, std::uint32_t& mask, QpAttributes& attributes) {
+Outcome decode(prm::Opcode opcode, Input in, const HcaConfig& config, std::uint32_t& mask,
+               QpAttributes& attributes) {
   switch (opcode) {
     case prm::Opcode::kRst2Init: return to_init(in, mask, attributes);
     case prm::Opcode::kInit2Init: return stay(in, QpState::kInit, kOptAccess, mask, attributes);
-    case prm::Opcode::kInit2Rtr: return to_rtr(in, infiniband, mask, attributes);
+    case prm::Opcode::kInit2Rtr: return to_rtr(in, config, mask, attributes);
     case prm::Opcode::kRtr2Rts: return to_rts(in, mask, attributes);
     case prm::Opcode::kRts2Rts:
       return stay(in, QpState::kRts, kOptAccess | kOptRnrTimer | kOptPathMigrationState | kOptRetries, mask,
@@ -225,7 +230,7 @@ Outcome modify_qp(Hca& hca, prm::Opcode opcode, std::uint32_t qpn, Input in) {
   std::uint32_t mask = 0;
   QpAttributes attributes;
   attributes.access = current->access;
-  const Outcome decoded = decode(opcode, in, hca.config().infiniband, mask, attributes);
+  const Outcome decoded = decode(opcode, in, hca.config(), mask, attributes);
   if (!decoded.ok()) return decoded;
   if (opcode == prm::Opcode::kInit2Rtr && !hca.config().infiniband) {
     const auto source_index = static_cast<std::uint8_t>(prm::get32(in, prm::qp::kPathSourceGidIndex));
@@ -243,6 +248,7 @@ Outcome query_qp(Hca& hca, std::uint32_t qpn, Output out) {
   prm::set(out, prm::qp::kState, prm_state(found->state));
   prm::set(out, prm::qp::kPathMigrationState, prm::qp::kMigrated);
   prm::set(out, prm::qp::kCounterSet, found->counter_set);
+  prm::set(out, prm::qp::kOrderingLow, found->any_order);
   const std::uint32_t mtu = log2_floor(found->mtu_bytes / kMtuUnitBytes);
   prm::set(out, prm::qp::kMtu, planted_fault == PlantedFault::kQueryQp ? mtu - 1 : mtu);
   prm::set(out, prm::qp::kLogMaxMessage, log2_floor(found->max_message_bytes));

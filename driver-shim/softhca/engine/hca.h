@@ -36,6 +36,13 @@ enum class CongestionControl : std::uint8_t {
   kDcqcn,  // CNPs answer marked packets, and senders slow down on CNPs
 };
 
+// Order in which data of RC queue pairs lands.
+enum class OrderRule : std::uint8_t {
+  kChosen,  // that which the queue pair forces, or else the order of its packets
+  kKept,    // that of the packets: no queue pair can force one
+  kAny,     // any, as firmware chooses where the network routes adaptively: no queue pair can force one
+};
+
 struct HcaConfig {
   std::string name = "gdx0";
   wire::UdpConfig udp = {};
@@ -53,6 +60,7 @@ struct HcaConfig {
   double rate_gbps = 0;  // of the link, outwards, in 10^9 bits a second; 0: no limit
   // The port reports InfiniBand: paths lead by LID. Packets are RoCE v2 on either link layer.
   bool infiniband = false;
+  OrderRule data_order = OrderRule::kChosen;
   bool strict = false;  // refuses requests that some ConnectX refuses; set in all tests
   // Probability that a BlueFlame copy comes late, comes torn, or does not come; by the wire's seed.
   double spoiled_copies = 0;
@@ -177,7 +185,8 @@ enum QpAttributeMask : std::uint32_t {
   kQpSendPsn = 1 << 16,
   kQpMaxDestRdAtomic = 1 << 17,
   kQpDestinationQpn = 1 << 20,
-  kQpCounterSet = 1 << 30,  // only in the PRM, as the next
+  kQpDataOrder = 1 << 29,  // only in the PRM, as the next two
+  kQpCounterSet = 1 << 30,
   kQpMaxMessage = 1u << 31,
 };
 
@@ -201,6 +210,7 @@ struct QpAttributes {
   std::uint32_t receive_psn = 0;
   std::uint32_t send_psn = 0;
   std::uint32_t remote_qpn = 0;
+  bool any_order = false;                      // of the data that it receives
   std::uint8_t counter_set = kPortCounterSet;  // a kernel gives it to queue pairs of verbs
 };
 

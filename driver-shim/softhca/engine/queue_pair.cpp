@@ -19,7 +19,8 @@ namespace {
 
 constexpr std::uint64_t kMaxBatch = 128;              // packets between two looks at a queue pair's state
 constexpr std::uint64_t kMaxLinkOverheadBytes = 160;  // all headers and the gap of the largest packet
-constexpr std::uint16_t kPkeyMask = 0x7fff;           // bit 15 is the membership type
+constexpr unsigned kQpnBits = 24;
+constexpr std::uint16_t kPkeyMask = 0x7fff;  // bit 15 is the membership type
 
 roce::Service service_of(QpType type) {
   switch (type) {
@@ -103,7 +104,16 @@ Errno QueuePair::modify(std::uint32_t mask, const QpAttributes& attributes) {
   return 0;
 }
 
-transport::RcConfig QueuePair::rc_config() const { return states_.rc_config(hca_.wire->window_bytes()); }
+bool QueuePair::lands_in_any_order() const {
+  return states_.attributes().any_order || hca_.config.data_order == OrderRule::kAny;
+}
+
+transport::RcConfig QueuePair::rc_config() const {
+  transport::RcConfig config = states_.rc_config(hca_.wire->window_bytes());
+  // Differs between queue pairs, and is not 0, because no queue pair has that number.
+  if (lands_in_any_order()) config.late_writes_seed = hca_.config.udp.faults.seed << kQpnBits | qpn_;
+  return config;
+}
 
 template <typename Side, typename Port>
 void QueuePair::start(Side& side, Port& port) {
@@ -143,6 +153,7 @@ QpAttributes QueuePair::query() const {
   QpAttributes now = states_.attributes();
   now.send_psn = send_side_.next_psn(now.send_psn);
   now.receive_psn = receive_side_.expected_psn(now.receive_psn);
+  now.any_order = lands_in_any_order();
   return now;
 }
 
@@ -305,6 +316,11 @@ int QueuePair::run_unpaced(std::uint64_t now_ns) {
     ++done;
     handle_failure();
   }
+  if (now_ns >= receive_side_.next_deadline_ns()) {
+    receive_side_.rc()->on_timer();
+    ++done;
+    handle_failure();
+  }
   if (receive_side_.can_send(false)) {
     // Sends acknowledgements without a bound, because the peer's window opens only by them.
     done += static_cast<int>(receive_side_.pump(now_ns, std::numeric_limits<std::uint32_t>::max(), 0));
@@ -374,7 +390,8 @@ const char* QueuePair::check_invariants() const {
 bool QueuePair::busy() const {
   // Polls the record for posted receives, because no doorbell announces them.
   if (states_.state() == QpState::kError || receive_side_.watches_receives()) return true;
-  return !send_side_.idle() || receive_side_.can_send();
+  return !send_side_.idle() || receive_side_.can_send() ||
+         receive_side_.next_deadline_ns() != transport::kNever;
 }
 
 bool QueuePair::can_send(std::uint64_t now_ns) const {
@@ -390,10 +407,11 @@ bool QueuePair::can_send(std::uint64_t now_ns) const {
 }
 
 std::uint64_t QueuePair::next_deadline_ns() const {
-  if (states_.state() != QpState::kRts) return transport::kNever;
+  const std::uint64_t landing_ns = receive_side_.next_deadline_ns();
+  if (states_.state() != QpState::kRts) return landing_ns;
   const std::uint64_t now_ns = hca_.now_ns;
   const bool waits = pacer_.paused(now_ns) && (send_side_.can_send(now_ns) || receive_side_.can_send());
-  const std::uint64_t timer_ns = send_side_.next_deadline_ns();
+  const std::uint64_t timer_ns = std::min(landing_ns, send_side_.next_deadline_ns());
   return waits ? std::min(timer_ns, now_ns + pacer_.wait_ns(now_ns)) : timer_ns;
 }
 

@@ -107,6 +107,9 @@ class ReceiveSide
     return rc() != nullptr ? rc()->pump(now_ns, max_packets, max_read_packets) : 0;
   }
   [[nodiscard]] bool can_send(bool reads = true) const { return rc() != nullptr && rc()->can_send(reads); }
+  [[nodiscard]] std::uint64_t next_deadline_ns() const {
+    return rc() != nullptr ? rc()->next_deadline_ns() : transport::kNever;
+  }
   [[nodiscard]] bool watches_receives() const { return rc() != nullptr && rc()->watches_receives(); }
   [[nodiscard]] std::uint32_t expected_psn(std::uint32_t when_stopped) const {
     if (rc() != nullptr) return rc()->expected_psn();

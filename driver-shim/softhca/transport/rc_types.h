@@ -33,6 +33,8 @@ struct RcConfig {
   bool remote_read = false;
   bool remote_atomic = false;
   std::uint32_t max_unacked_packets = 128;  // requester's window; 0: no limit
+  // Responder: chooses the WRITEs that land after later ones; 0: all land in their order.
+  std::uint64_t late_writes_seed = 0;
 };
 
 // Effect of an atomic on the 8 B of its target. Plain forms are masked ones with whole masks and no

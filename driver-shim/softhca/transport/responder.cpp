@@ -44,6 +44,7 @@ Responder::Responder(const RcConfig& config, ResponderPort& port)
       expected_(first_psn(config.receive_psn)),
       executed_(expected_ - 1),
       msn_(config.first_msn),
+      late_(config.late_writes_seed),
       served_(config.max_dest_rd_atomic) {}
 
 void Responder::reconfigure(const RcConfig& config) {
@@ -70,6 +71,8 @@ void Responder::on_packet(std::uint64_t now_ns, const roce::Headers& headers,
   if (!sequence_permits(traits) || !length_permits(traits, payload.size())) {
     return refuse(roce::kNakInvalidRequest);
   }
+  const bool is_plain_write = traits.operation == Operation::kWrite && !traits.has(roce::kHasImmediate);
+  if (!is_plain_write && !land_late_writes()) return;
   switch (traits.operation) {
     case Operation::kSend: return on_send(headers, traits, payload);
     case Operation::kWrite: return on_write(headers, traits, payload);
@@ -212,9 +215,7 @@ void Responder::on_write(const roce::Headers& headers, const roce::OpcodeTraits&
   if (!fits) return refuse(roce::kNakInvalidRequest);
   // Runs before the payload lands, because a packet without a receive WQE must leave no trace.
   if (traits.has(roce::kHasImmediate) && !take_receive()) return;
-  if (!payload.empty() && !port_.write(write_.rkey, write_.address + offset_bytes_, payload)) {
-    return refuse(roce::kNakRemoteAccess);
-  }
+  if (!payload.empty() && !place(payload)) return refuse(roce::kNakRemoteAccess);
   offset_bytes_ += payload_bytes;
   write_remaining_bytes_ -= payload_bytes;
   message_ = traits.last ? Message::kNone : Message::kWrite;
@@ -242,6 +243,38 @@ bool Responder::begin_write(const roce::Headers& headers, const roce::OpcodeTrai
   offset_bytes_ = 0;
   return true;
 }
+
+// Stores the payload of a WRITE, or keeps it for later. False: access denied.
+bool Responder::place(std::span<const std::byte> payload) {
+  const std::uint64_t address = write_.address + offset_bytes_;
+  return late_.keep(now_ns_, {expected_, write_.rkey, address, payload}) ||
+         port_.write(write_.rkey, address, payload);
+}
+
+// False: the memory of one has gone, and the queue pair is dead.
+bool Responder::land_late_writes() {
+  if (late_.empty()) return true;
+  const std::optional<ExtendedPsn> refused = late_.land(port_);
+  if (refused) refuse_executed(*refused, msn_);
+  return !refused;
+}
+
+// Ends the queue pair for memory that has gone since its request was executed, and before it was
+// acknowledged.
+void Responder::refuse_executed(ExtendedPsn psn, std::uint32_t msn) {
+  responses_.clear();
+  dead_ = true;
+  ++counters_.key_faults;
+  Response nak;
+  nak.kind = Response::Kind::kNak;
+  nak.syndrome = roce::kNakRemoteAccess;
+  nak.msn = msn;
+  nak.psn = psn;
+  nak.fatal = Syndrome::kRemoteAccess;
+  send_control(nak);
+}
+
+void Responder::on_timer() { land_late_writes(); }
 
 void Responder::on_read(const roce::Headers& headers) {
   const roce::Reth& reth = headers.reth;
@@ -397,6 +430,8 @@ std::uint32_t Responder::pump(std::uint64_t /*now_ns*/, std::uint32_t max_packet
     if (response.kind == Response::Kind::kRead) {
       if (max_read_packets-- == 0) break;
       send_read_packet(response);
+    } else if (!late_.empty()) {
+      break;  // the ACK waits for what it acknowledges
     } else {
       const Response control = response;
       responses_.pop_front();
@@ -416,6 +451,7 @@ void Responder::send_control_responses() {
 }
 
 void Responder::send_control(const Response& response) {
+  if (!land_late_writes()) return;
   const bool atomic = response.kind == Response::Kind::kAtomic;
   roce::Headers headers =
       response_headers(atomic ? Opcode::kRcAtomicAcknowledge : Opcode::kRcAcknowledge, response);
@@ -433,6 +469,7 @@ void Responder::send_control(const Response& response) {
 }
 
 void Responder::send_read_packet(Response& response) {
+  if (!land_late_writes()) return;
   const bool last = response.remaining_packets == 1;
   const Opcode opcode = response.started
                             ? (last ? Opcode::kRcReadResponseLast : Opcode::kRcReadResponseMiddle)
@@ -444,17 +481,7 @@ void Responder::send_read_packet(Response& response) {
     // Handles a region that went away under the READ. A duplicate may be a stray one, so it just ends.
     const Response refused = response;
     responses_.pop_front();
-    if (refused.duplicate) return send_control_responses();
-    responses_.clear();
-    dead_ = true;
-    ++counters_.key_faults;
-    Response nak;
-    nak.kind = Response::Kind::kNak;
-    nak.syndrome = roce::kNakRemoteAccess;
-    nak.msn = refused.msn;
-    nak.psn = refused.psn;
-    nak.fatal = Syndrome::kRemoteAccess;
-    return send_control(nak);
+    return refused.duplicate ? send_control_responses() : refuse_executed(refused.psn, refused.msn);
   }
   ++counters_.packets_sent;
   if (roce::traits_of(opcode).has(roce::kHasAeth)) note_advertised(headers.aeth);
@@ -486,6 +513,7 @@ roce::Headers Responder::response_headers(Opcode opcode, const Response& respons
 
 bool Responder::can_send(bool reads) const {
   if (responses_.empty()) return owes_credits();
+  if (!late_.empty() && responses_[responses_.first()].kind == Response::Kind::kAck) return false;
   return reads || responses_[responses_.first()].kind != Response::Kind::kRead;
 }
 std::uint32_t Responder::expected_psn() const { return wire_psn(expected_); }

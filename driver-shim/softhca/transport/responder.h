@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "driver-shim/softhca/transport/credits.h"
+#include "driver-shim/softhca/transport/late_writes.h"
 #include "driver-shim/softhca/transport/psn.h"
 #include "driver-shim/softhca/transport/rc_types.h"
 #include "driver-shim/softhca/transport/ring.h"
@@ -24,7 +25,8 @@ inline constexpr std::uint64_t kNakIntervalNs = 10'000;
 // Order of responses: that of their requests. ACKs of WRITEs wait for pump() and merge there. ACKs that
 // complete a receive, NAKs and atomic acknowledges leave from on_packet() unless a READ response is due
 // before them.
-// States and their events:
+// WRITEs that are late land before any answer that acknowledges them, and before a SEND, immediate data, a
+// READ or an atomic is executed. States and their events:
 //   idle: FIRST to in-message; ONLY, READ and atomics stay; MIDDLE and LAST are forbidden
 //   in-message (SEND or WRITE): MIDDLE stays, LAST to idle, both of the message's kind only
 //   dead, after a fatal NAK: every packet is ignored; there is no way back
@@ -41,6 +43,9 @@ class Responder {
   // window waits for need none. Returns packets sent.
   std::uint32_t pump(std::uint64_t now_ns, std::uint32_t max_packets,
                      std::uint32_t max_read_packets = ~std::uint32_t{0});
+  // Lets late WRITEs land. Call when now_ns >= next_deadline_ns().
+  void on_timer();
+  [[nodiscard]] std::uint64_t next_deadline_ns() const { return late_.deadline_ns(); }
   // Returns whether pump() would send a packet; `reads` false: without READ responses.
   [[nodiscard]] bool can_send(bool reads = true) const;
   // Returns whether the peer may wait for receives to be posted: poll can_send() then.
@@ -92,6 +97,9 @@ class Responder {
   void on_write(const roce::Headers& headers, const roce::OpcodeTraits& traits,
                 std::span<const std::byte> payload);
   bool begin_write(const roce::Headers& headers, const roce::OpcodeTraits& traits, std::size_t payload_bytes);
+  [[nodiscard]] bool place(std::span<const std::byte> payload);
+  bool land_late_writes();
+  void refuse_executed(ExtendedPsn psn, std::uint32_t msn);
   void on_read(const roce::Headers& headers);
   void on_atomic(const roce::Headers& headers);
 
@@ -126,6 +134,7 @@ class Responder {
   std::uint32_t offset_bytes_ = 0;  // of the next payload in its message
   std::uint32_t write_remaining_bytes_ = 0;
   roce::Reth write_{};
+  LateWrites late_;
 
   Ring<Response> responses_;
   std::uint32_t requests_pending_ = 0;  // READs and atomics in responses_ that are no duplicates

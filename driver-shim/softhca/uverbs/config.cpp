@@ -115,6 +115,12 @@ Result<void> read_link_layer(const Environment& environment, bool& infiniband) {
   return read_name(environment, "GDX_SOFTHCA_LINK_LAYER", "ethernet or infiniband", kNames, infiniband);
 }
 
+Result<void> read_data_order(const Environment& environment, OrderRule& order) {
+  static constexpr Names<OrderRule, 3> kNames{
+      {{"chosen", OrderRule::kChosen}, {"kept", OrderRule::kKept}, {"any", OrderRule::kAny}}};
+  return read_name(environment, "GDX_SOFTHCA_DATA_ORDER", "chosen, kept or any", kNames, order);
+}
+
 Result<void> read_congestion_control(const Environment& environment, CongestionControl& control) {
   static constexpr Names<CongestionControl, 2> kNames{
       {{"dcqcn", CongestionControl::kDcqcn}, {"none", CongestionControl::kNone}}};
@@ -179,6 +185,7 @@ Result<Configuration> config_from(const Environment& environment, int pid) {
   GDX_TRY(read_faults(environment, config.udp.faults));
   GDX_TRY(read_carrier(environment, config.carrier));
   GDX_TRY(read_link_layer(environment, config.infiniband));
+  GDX_TRY(read_data_order(environment, config.data_order));
   if (const char* const path = environment("GDX_SOFTHCA_PCAP"); path != nullptr) {
     config.udp.pcap_path = expand_pid(path, pid);
   }

@@ -77,6 +77,7 @@ TEST_F(DevxCommands, each_kind_of_capabilities_is_answered_whole) {
   config_.device_memory_bytes = 16384;
   for (const bool infiniband : {false, true}) {
     config_.infiniband = infiniband;
+    config_.data_order = infiniband ? OrderRule::kKept : OrderRule::kChosen;
     const std::pair<std::uint32_t, prm::Mailbox<kCapBytes>> expected[] = {
         {0x0, general_capabilities(infiniband ? 0 : 1)},
         {0x3, with<kCapBytes>({{cap::kAtomicHostEndian, 1},
@@ -94,7 +95,7 @@ TEST_F(DevxCommands, each_kind_of_capabilities_is_answered_whole) {
                                {cap::kLogMinMemicAllocation, 12},
                                {cap::kLogMaxMemicAlignment, 12},
                                {cap::kMaxMemicBytes, 16384}})},
-        {0x20, with<kCapBytes>({{cap::kOrderingForced, 1}})}};
+        {0x20, with<kCapBytes>({{cap::kOrderingForced, infiniband ? 0u : 1u}})}};
     for (const auto& [type, capabilities] : expected) {
       for (const std::uint32_t current : {0u, 1u}) {
         prm::Mailbox<kCapBytes> out;
@@ -153,6 +154,7 @@ TEST_F(DevxCommands, queue_pair_is_queried_whole_in_each_state) {
   attributes.max_rd_atomic = 4;
   attributes.max_dest_rd_atomic = 8;
   attributes.timeout = 21;
+  attributes.any_order = true;
   attributes.remote = wire::Address::ipv4(0x7f000203);
   const std::pair<QpState, std::uint32_t> states[] = {
       {QpState::kReset, 0}, {QpState::kInit, 1}, {QpState::kRtr, 2},  {QpState::kRts, 3},
@@ -167,6 +169,7 @@ TEST_F(DevxCommands, queue_pair_is_queried_whole_in_each_state) {
         auto expected = with<prm::kQueryQpOutBytes>({{prm::qp::kState, number},
                                                      {prm::qp::kPathMigrationState, 3},
                                                      {prm::qp::kCounterSet, 5},
+                                                     {prm::qp::kOrderingLow, 1},
                                                      {prm::qp::kMtu, 4},
                                                      {prm::qp::kLogMaxMessage, 29},
                                                      {prm::qp::kRemoteQpn, 0x123456},
@@ -251,7 +254,7 @@ TEST_F(DevxCommands, transition_starts_from_its_state_and_takes_its_optional_par
        {QpState::kInit},
        kRights,
        kQpState | kQpAddress | kQpPathMtu | kQpDestinationQpn | kQpReceivePsn | kQpMaxDestRdAtomic |
-           kQpMinRnrTimer | kQpMaxMessage},
+           kQpMinRnrTimer | kQpMaxMessage | kQpDataOrder},
       {0x504,
        {QpState::kRtr},
        kRights | 1 << 6 | 1 << 10,

@@ -92,6 +92,7 @@ TEST(PrmField, fields_of_queue_pairs_lie_where_linux_has_them) {
                                  kPathFlowLabel, kPathDscp, kPathUdpSourcePort, kPathEthernetPriority,
                                  kPathServiceLevel, kPathPort, kPathRemoteMacHigh, kPathRemoteMacLow}),
             "1c0:5 1c8:8 1d8:8 1e4:8 1ec:20 28a:6 290:16 2a1:3 2a4:4 2a8:8 2b0:16 2c0:32 ");
+  EXPECT_EQ(places_of(std::array{kOrderingHigh}), "55c:1 ");
 }
 
 TEST(PrmField, fields_of_receive_pools_lie_where_linux_has_them) {

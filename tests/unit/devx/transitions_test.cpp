@@ -43,7 +43,7 @@ TEST_F(DevxCommands, init_to_rtr_sets_the_attributes_that_the_context_carries) {
   EXPECT_CALL(hca_, modify_qp(kQpn, _, _)).WillOnce(DoAll(SaveArg<1>(&mask), SaveArg<2>(&set), Return(0)));
   EXPECT_EQ(modify(prm::Opcode::kInit2Rtr, QpState::kInit, valid_init_to_rtr()), 0);
   EXPECT_EQ(mask, kQpState | kQpAddress | kQpPathMtu | kQpDestinationQpn | kQpReceivePsn |
-                      kQpMaxDestRdAtomic | kQpMinRnrTimer | kQpMaxMessage);
+                      kQpMaxDestRdAtomic | kQpMinRnrTimer | kQpMaxMessage | kQpDataOrder);
   EXPECT_EQ(set.state, QpState::kRtr);
   EXPECT_EQ(set.mtu_bytes, 4096u);
   EXPECT_EQ(set.max_message_bytes, 1u << 30);
@@ -51,6 +51,27 @@ TEST_F(DevxCommands, init_to_rtr_sets_the_attributes_that_the_context_carries) {
   EXPECT_EQ(set.receive_psn, 0xfedcbau);
   EXPECT_EQ(set.max_dest_rd_atomic, 16);
   EXPECT_EQ(set.remote, peer_address);
+}
+
+// By the lowest bit of the tier; only an HCA that says so lets it be forced.
+TEST_F(DevxCommands, init_to_rtr_chooses_the_order_of_data) {
+  config_.strict = true;
+  QpAttributes set;
+  EXPECT_CALL(hca_, modify_qp(kQpn, _, _)).WillRepeatedly(DoAll(SaveArg<2>(&set), Return(0)));
+  for (const std::uint64_t any : {0u, 1u}) {
+    auto in = valid_init_to_rtr();
+    prm::set(in, prm::qp::kOrderingLow, any);
+    EXPECT_EQ(modify(prm::Opcode::kInit2Rtr, QpState::kInit, in), 0);
+    EXPECT_EQ(set.any_order, any == 1);
+    prm::set(in, prm::qp::kOrderingForce, 1);
+    for (const OrderRule order : {OrderRule::kChosen, OrderRule::kKept, OrderRule::kAny}) {
+      config_.data_order = order;
+      EXPECT_EQ(modify(prm::Opcode::kInit2Rtr, QpState::kInit, in),
+                order == OrderRule::kChosen ? 0 : EREMOTEIO);
+    }
+    EXPECT_EQ(prm::get(out_, prm::kSyndrome), static_cast<std::uint32_t>(Syndrome::kOrderNotForced));
+    config_.data_order = OrderRule::kChosen;
+  }
 }
 
 TEST_F(DevxCommands, init_to_rtr_on_a_path_that_leads_nowhere_is_refused) {

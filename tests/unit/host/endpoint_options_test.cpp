@@ -119,6 +119,7 @@ TEST(EndpointOptions, left_open_they_are_as_the_hca_is) {
   EXPECT_EQ(software->service_level, 0);
   EXPECT_EQ(software->doorbell, DoorbellKind::kPlain);
   EXPECT_EQ(hardware->doorbell, DoorbellKind::kPlain);
+  EXPECT_FALSE(*hardware->adaptive_routing);
 }
 
 struct VariableCase {
@@ -144,6 +145,8 @@ TEST(EndpointOptions, left_open_they_are_as_the_variable_says) {
       {kDoorbellVariable, "blueflame", "BlueFlame",
        [](const EndpointOptions& o) { return static_cast<std::uint64_t>(*o.doorbell); },
        static_cast<std::uint64_t>(DoorbellKind::kBlueFlame)},
+      {kAdaptiveRoutingVariable, "1", "2",
+       [](const EndpointOptions& o) { return std::uint64_t{*o.adaptive_routing}; }, 1},
   };
   for (const VariableCase& one : cases) {
     setenv(one.variable, one.value, 1);
@@ -206,7 +209,7 @@ TEST(EndpointAddress, other_layout_version_is_a_version_mismatch) {
   EXPECT_EQ(refused.error().message,
             fmt::format("the peer's endpoint address has layout version {}, this side has {}: run the same "
                         "gdx on both",
-                        3, 2));
+                        4, 3));
 }
 
 // Each field at its ends, and beyond them.
@@ -227,6 +230,8 @@ TEST(EndpointAddress, impossible_fields_are_refused) {
       {[](EndpointAddress& a) { a.mtu_bytes = 256; }, ""},
       {[](EndpointAddress& a) { a.mtu_bytes = 1500; }, "the impossible MTU 1500"},
       {[](EndpointAddress& a) { a.mtu_bytes = 8192; }, "the impossible MTU 8192"},
+      {[](EndpointAddress& a) { a.data_order = DataOrder::kAny; }, ""},
+      {[](EndpointAddress& a) { a.data_order = static_cast<DataOrder>(3); }, "the impossible data order 3"},
       {[](EndpointAddress& a) { a.lid = 0xbfff; }, ""},
       {[](EndpointAddress& a) { a.lid = 0xc000; }, "the impossible LID 0xc000"},  // of a multicast group
       {[](EndpointAddress& a) { a.gid[15] = 0; }, "no GID"},

@@ -237,6 +237,10 @@ class EndpointWiring : public ::testing::Test {
     const EndpointAddress other = peer.address();
     const Wired wired(own.qpn);
     ASSERT_TRUE(wired.is_whole());
+    EXPECT_EQ(own.data_order, o.adaptive_routing ? DataOrder::kAny : DataOrder::kKept);
+    EXPECT_EQ(endpoint.handle().signal_fence,
+              other.data_order == DataOrder::kAny ? mlx5::kFenceStrongOrdering : 0)
+        << "placement is the peer's";
     const std::uint32_t mtu_code = static_cast<std::uint32_t>(std::bit_width(mtu_bytes)) - 8;
     expect_fields("QUERY_QP", wired.answer(),
                   {{FIELD(kState), prm::qp::kRts},
@@ -277,7 +281,7 @@ class EndpointWiring : public ::testing::Test {
                    {FIELD(kPathTrafficClass), *o.traffic_class},
                    {FIELD(kPathDscp), std::uint64_t{*o.traffic_class} >> 2},
                    {FIELD(kPathEthernetPriority), *o.service_level},
-                   {FIELD(kOrderingLow), o.adaptive_routing}});
+                   {FIELD(kOrderingLow), o.adaptive_routing.value_or(false)}});
     EXPECT_EQ(prm::get(wired.create(), prm::qp::kLogSqSize), std::uint64_t{handle.log_send_queue});
     expect_handle(handle, o);
   }
@@ -311,7 +315,6 @@ class EndpointWiring : public ::testing::Test {
     EXPECT_EQ(handle.blueflame_half_bytes, o.doorbell == DoorbellKind::kBlueFlame ? 256u : 0u);
     EXPECT_EQ(handle.placement, o.placement.value_or(Placement::kHost));
     EXPECT_EQ(handle.sharing, o.sharing);
-    EXPECT_EQ(handle.signal_fence, o.adaptive_routing ? mlx5::kFenceStrongOrdering : 0);
     EXPECT_EQ(handle.staging.slot_bytes, 2048u);
     EXPECT_EQ(handle.bounce.slot_bytes, kDefaultBounceSlotBytes);
     const std::uint32_t minimum = std::min(2u, o.slot_count);
@@ -355,6 +358,31 @@ TEST_F(EndpointWiring, options_arrive_at_both_ends_queue_pairs) {
       expect_wired(*b, *a, second.options, 512);
     }
   }
+}
+
+// CMake runs it once for each order that the HCA may keep.
+TEST_F(EndpointWiring, signals_are_fenced_until_the_peer_is_known_to_keep_order) {
+  const char* const set = std::getenv("GDX_SOFTHCA_DATA_ORDER");
+  const std::string order = set == nullptr ? "chosen" : set;
+  const bool forced = order == "chosen";
+  const DataOrder holds = order == "any" ? DataOrder::kAny : DataOrder::kKept;
+  const auto fence_for = [](bool kept) { return kept ? 0u : +mlx5::kFenceStrongOrdering; };
+  ASSERT_NO_FATAL_FAILURE(open(1));
+  auto a = create({});
+  auto b = create({});
+  auto other = create({});
+  ASSERT_TRUE(a && b && other);
+  EXPECT_EQ(a->address().data_order, forced ? DataOrder::kKept : DataOrder::kUnknown);
+  EXPECT_FALSE(a->learn_order(b->address())) << "it is not connected";
+  ASSERT_NO_FATAL_FAILURE(connect(*a, *b, 2048));
+  EXPECT_EQ(a->handle().signal_fence, fence_for(forced));
+  EXPECT_EQ(a->address().data_order, holds);
+  ASSERT_NO_FATAL_FAILURE(connect(*b, *a, 2048));
+  EXPECT_EQ(b->handle().signal_fence, fence_for(holds == DataOrder::kKept));
+  EXPECT_FALSE(a->learn_order(other->address()));
+  ASSERT_TRUE(a->learn_order(b->address()));
+  EXPECT_EQ(a->handle().signal_fence, fence_for(holds == DataOrder::kKept));
+  EXPECT_EQ(a->state().handle.signal_fence, a->handle().signal_fence) << "the copy that kernels read";
 }
 
 // gdxd makes the queue pairs of what the message of a client tells.
@@ -426,7 +454,8 @@ TEST_F(EndpointWiring, variables_arrive_at_the_queue_pair) {
   ASSERT_NO_FATAL_FAILURE(open(1));
   const std::pair<const char*, const char*> variables[] = {
       {kCallTimeoutVariable, "63"},   {kAckTimeoutVariable, "10"},  {kRetryCountVariable, "3"},
-      {kTrafficClassVariable, "106"}, {kServiceLevelVariable, "5"}, {kDoorbellVariable, "blueflame"}};
+      {kTrafficClassVariable, "106"}, {kServiceLevelVariable, "5"}, {kDoorbellVariable, "blueflame"},
+      {kAdaptiveRoutingVariable, "1"}};
   EndpointOptions expected = first_end().options;
   expected.timeout_ns.reset();
   expected.ack_timeout.reset();
@@ -434,6 +463,7 @@ TEST_F(EndpointWiring, variables_arrive_at_the_queue_pair) {
   expected.traffic_class.reset();
   expected.service_level.reset();
   expected.doorbell.reset();
+  expected.adaptive_routing.reset();
   for (const auto& [name, value] : variables) setenv(name, value, 1);
   auto endpoint = create(expected);
   for (const auto& variable : variables) unsetenv(variable.first);
@@ -445,6 +475,7 @@ TEST_F(EndpointWiring, variables_arrive_at_the_queue_pair) {
   expected.traffic_class = 106;
   expected.service_level = 5;
   expected.doorbell = DoorbellKind::kBlueFlame;
+  expected.adaptive_routing = true;
   expect_wired(*endpoint, *endpoint, expected, 256);
 }
 

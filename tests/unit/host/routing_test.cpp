@@ -21,8 +21,8 @@ class Told : public testing::Test {
 };
 
 TEST_F(Told, nothing_offers_nothing) {
-  EXPECT_EQ(read(), Routing{.has_lag = false});
-  EXPECT_EQ(read_routing({}, {}, {}), Routing{});
+  EXPECT_EQ(read(), (Routing{.any_order = false, .has_lag = false}));
+  EXPECT_EQ(read_routing({}, {}, {}), Routing{}) << "nor that order is kept";
   EXPECT_EQ(read_routing({}, {}, lag), Routing{}) << "no capabilities, no word on a bond";
 }
 

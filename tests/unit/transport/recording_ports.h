@@ -120,6 +120,7 @@ class RecordingResponderPort final : public ResponderPort {
   }
   bool write(std::uint32_t rkey, std::uint64_t address, std::span<const std::byte> payload) override {
     EXPECT_EQ(rkey, kRkey);
+    if (!memory_writable) return false;
     trace += 'W';
     std::copy(payload.begin(), payload.end(), memory.begin() + (address - kAddress));
     return true;
@@ -164,6 +165,7 @@ class RecordingResponderPort final : public ResponderPort {
   std::size_t received_bytes = 0;
   std::vector<std::uint32_t> received_at;  // offsets of payloads in their messages
   bool memory_readable = true;
+  bool memory_writable = true;
   bool memory_is_there = true;  // during an atomic
   mlx5::Syndrome receive_result = mlx5::Syndrome::kNone;
   std::vector<ReceiveCompletion> completions;

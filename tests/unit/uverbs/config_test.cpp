@@ -108,6 +108,7 @@ std::vector<std::string> members_of(const Configuration& all) {
           fmt::format("receive_window {}", first.receive_window),
           fmt::format("rate {}", first.rate_gbps),
           fmt::format("infiniband {}", first.infiniband),
+          fmt::format("data_order {}", static_cast<int>(first.data_order)),
           fmt::format("strict {}", first.strict),
           fmt::format("spoiled_copies {}", first.spoiled_copies)};
 }
@@ -196,6 +197,11 @@ TEST(Config, each_choice_is_either_value_and_nothing_else) {
        {"ethernet=false", "infiniband=true"},
        {"ib"},
        "ethernet or infiniband"},
+      {"GDX_SOFTHCA_DATA_ORDER",
+       "data_order",
+       {"chosen=0", "kept=1", "any=2"},
+       {"ANY", "forced"},
+       "chosen, kept or any"},
       {"GDX_SOFTHCA_CONGESTION_CONTROL",
        "congestion_control",
        {"none=0", "dcqcn=1"},
