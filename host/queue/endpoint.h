@@ -50,7 +50,7 @@ struct EndpointOptions {
   ModeOptions auto_modes = {};            // thresholds of Mode::kAuto
   // Options below are nullopt by default. Then the variable's value holds, or the default: first hardware's,
   // then the software HCA's.
-  // Bound of every wait in device code; 1..kMaxWaitNs. $GDX_CALL_TIMEOUT_S; 30 s, or 5 s.
+  // Bound of every wait in device code; 1..kMaxWaitNs. $GDX_CALL_TIMEOUT_S; 40 s, or 5 s.
   std::optional<std::uint64_t> timeout_ns = std::nullopt;
   // Period after which a wait on a signal probes the peer; 1..kMaxWaitNs.
   std::uint64_t probe_after_ns = 500'000'000;
@@ -90,9 +90,9 @@ struct EndpointOptions {
 [[nodiscard]] Result<EndpointOptions> resolve_endpoint_options(const EndpointOptions& given,
                                                                bool hca_is_software);
 
-// Returns the time that a dead peer's retries take. Tries wait 1, 2 and then 4 times the ACK timeout; those
-// of the software HCA grow to a second at most. For hardware this is an assumption, because IBA allows 4
-// times for each.
+// Returns the longest time that a dead peer's retries take: retry_count + 1 tries of 4 ACK timeouts each,
+// because hardware may wait for 1 to 4. Those of the software HCA wait 1, 2 and then 4, a second at most
+// unless the timeout itself is longer. Source: IBA 9.7.6.1.3.
 [[nodiscard]] std::uint64_t retry_time_ns(std::uint8_t ack_timeout, std::uint8_t retry_count,
                                           bool hca_is_software);
 

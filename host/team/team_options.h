@@ -16,7 +16,8 @@ namespace gdx {
 inline constexpr std::uint64_t kMinTeamHeapBytes = 4096;
 inline constexpr std::uint64_t kMaxTeamHeapBytes = std::uint64_t{1} << 40;
 inline constexpr std::uint32_t kMaxTeamLanes = 64;
-inline constexpr std::uint64_t kDefaultTeamTimeoutNs = 30'000'000'000;
+// Above that of a call on hardware, less its silence, so that a pair that fails tells its reason before.
+inline constexpr std::uint64_t kDefaultTeamTimeoutNs = 40'000'000'000;
 
 // Memory that holds a team's heap.
 enum class HeapMemory : std::uint8_t {
