@@ -154,6 +154,14 @@ int worth_of(const std::string& gid) {
   return gid.starts_with("fe80:") ? 1 : 2;
 }
 
+// Returns false for a GID whose interface is known to be in another network namespace, where Hca::open takes
+// it only if it is named.
+bool is_of_this_namespace(const Machine& machine, const HcaSeen& hca, const std::string& index) {
+  const auto interface = machine.read(fmt::format("{}/gid_attrs/ndevs/{}", hca.port(), index));
+  const auto here = machine.names("/sys/class/net");
+  return !interface || here.empty() || std::ranges::find(here, *interface) != here.end();
+}
+
 Finding judge_gids(const Machine& machine, const HcaSeen& hca) {
   const std::string folder = hca.port() + "/gid_attrs/types";
   auto indices = machine.names(folder);
@@ -170,7 +178,7 @@ Finding judge_gids(const Machine& machine, const HcaSeen& hca) {
     const auto type = machine.read(fmt::format("{}/{}", folder, index));  // of an empty entry: an error
     const int worth = worth_of(gid.value_or(""));
     known = known || (gid && (worth == 0 || type));
-    if (type != "RoCE v2" || worth <= best) continue;
+    if (type != "RoCE v2" || worth <= best || !is_of_this_namespace(machine, hca, index)) continue;
     best_path = path;
     best = worth;
   }

@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <net/if.h>
 
 #include <array>
 #include <cerrno>
@@ -58,6 +59,17 @@ int gid_preference(const ibv_gid_entry& entry) {
   if (IN6_IS_ADDR_UNSPECIFIED(&address)) return 0;
   if (IN6_IS_ADDR_V4MAPPED(&address)) return 3;
   return IN6_IS_ADDR_LINKLOCAL(&address) ? 1 : 2;
+}
+
+// Returns whether the interface of a GID is of this network namespace. Namespaces that share HCAs see all
+// GIDs. The name and the number of an interface elsewhere may each be one of an interface here, but hardly
+// both of the same. Source: Linux drivers/infiniband/core/uverbs_std_types_device.c, which looks at no
+// namespace.
+bool is_of_this_namespace(const std::string& port_path, const ibv_gid_entry& entry) {
+  std::ifstream file(fmt::format("{}/gid_attrs/ndevs/{}", port_path, entry.gid_index));
+  std::string name;
+  if (entry.ndev_ifindex == 0 || !(file >> name)) return true;
+  return if_nametoindex(name.c_str()) == entry.ndev_ifindex;
 }
 
 Result<ContextHandle> open_with_devx(ibv_device* device) {
@@ -302,15 +314,19 @@ Result<void> Hca::choose_gid(int gid_count, std::optional<std::uint64_t> wanted)
     return fail(Status::kUnsupported, fmt::format("port 1 of HCA {} has no GID at index {}: leave out {}",
                                                   name_, gid_index_, kGidIndexVariable));
   }
+  const std::string port_path = fmt::format("{}/ports/{}", sysfs_path_, port());
   int best = 0;
   std::vector<int> usable;
+  std::vector<int> elsewhere;
   for (int index = 0; index < gid_count && index <= UINT8_MAX; ++index) {
     ibv_gid_entry entry{};
     if (ibv_query_gid_ex(context(), port(), static_cast<std::uint32_t>(index), &entry, 0) != 0) continue;
     const int preference = gid_preference(entry);
-    if (preference > 0) usable.push_back(index);
-    if (wanted && static_cast<std::uint64_t>(index) != *wanted) continue;
-    if (preference <= best) continue;
+    if (preference == 0) continue;
+    const bool is_wanted = wanted && static_cast<std::uint64_t>(index) == *wanted;
+    const bool is_here = is_of_this_namespace(port_path, entry);
+    (is_here ? usable : elsewhere).push_back(index);
+    if (wanted ? !is_wanted : !is_here || preference <= best) continue;
     best = preference;
     gid_ = entry.gid;
     gid_index_ = static_cast<std::uint8_t>(index);
@@ -320,6 +336,12 @@ Result<void> Hca::choose_gid(int gid_count, std::optional<std::uint64_t> wanted)
     return fail(Status::kUnsupported,
                 fmt::format("port 1 of HCA {} has no RoCE v2 address at GID index {}: it has some at {}",
                             name_, *wanted, fmt::join(usable, ", ")));
+  }
+  if (!elsewhere.empty()) {
+    return fail(Status::kUnsupported,
+                fmt::format("all RoCE v2 addresses of port 1 of HCA {} are of interfaces in other network "
+                            "namespaces: give this one an interface, or name a GID index, {}, by {}",
+                            name_, fmt::join(elsewhere, ", "), kGidIndexVariable));
   }
   return fail(Status::kUnsupported, fmt::format("port 1 of HCA {} has no RoCE v2 address: give its network "
                                                 "interface an IP address",

@@ -40,7 +40,7 @@ struct HcaOptions {
   std::string name = {};  // empty: $GDX_HCA, and failing that the first mlx5 HCA that offers DevX
   // Index in the port's GID table, of a RoCE v2 address, or of any on InfiniBand. None: $GDX_GID_INDEX;
   // without it an IPv4 address before an IPv6 one before a link-local one, on InfiniBand the first. Peers
-  // need an address of one kind.
+  // need an address of one kind. One that is not named is of an interface in this network namespace.
   std::optional<std::uint8_t> gid_index = std::nullopt;
   // Ignores the port, which may be down or without an address. For queries, and for objects that are not
   // connected. gid(), path_mtu_bytes(), counter_set() and routing() are 0.

@@ -90,7 +90,9 @@ Files port_files(const Hca& hca) {
     files.emplace_back(fmt::format("gids/{}", index), gid_text(wire::gid_of(hca.address(), index)));
     files.emplace_back(fmt::format("gid_attrs/types/{}", index),
                        hca.config().infiniband ? "IB/RoCE v1" : "RoCE v2");
-    files.emplace_back(fmt::format("gid_attrs/ndevs/{}", index), interface.name.data());
+    const bool foreign = planted_fault == PlantedFault::kForeignGid && index == 1;
+    files.emplace_back(fmt::format("gid_attrs/ndevs/{}", index),
+                       foreign ? "elsewhere" : interface.name.data());
   }
   return files;
 }
