@@ -43,7 +43,7 @@ enum class Status : std::uint32_t {
   kNoMemory = 0x0402,
   kSystem = 0x0403,
   kDaemonGone = 0x0404,  // gdxd, through which this process reached its HCA, has ended
-  kHcaFailed = 0x0405,   // gdxd's HCA is in a fatal error, and its objects are lost
+  kHcaFailed = 0x0405,   // the HCA is in a fatal error, and its objects are lost
 };
 
 // Returns a short English phrase for messages; never null. Threads: any.

@@ -1,13 +1,13 @@
 #include "host/daemon/group.h"
 
 #include <fmt/format.h>
-#include <poll.h>
 
 #include <algorithm>
 #include <utility>
 
 #include "base/log.h"
 #include "host/daemon/device_file.h"
+#include "host/hca/hca_events.h"
 
 namespace gdx::daemon {
 namespace {
@@ -185,30 +185,6 @@ std::vector<std::shared_ptr<GroupHca>> Group::open_hcas() {
   return all;
 }
 
-namespace {
-
-// Returns the next event of the context that clients should know, if one is there.
-std::optional<ipc::Event> read_event(GroupHca& open) {
-  while (!open.failed) {
-    pollfd ready{open.hca.context()->async_fd, POLLIN, 0};
-    if (::poll(&ready, 1, 0) <= 0) return std::nullopt;
-    ibv_async_event event{};
-    // The driver closes the stream of a device that it has taken away.
-    const bool told = (ready.revents & POLLIN) != 0 && ibv_get_async_event(open.hca.context(), &event) == 0;
-    if (told) ibv_ack_async_event(&event);
-    open.failed = !told || event.event_type == IBV_EVENT_DEVICE_FATAL;
-    if (open.failed) return ipc::Event::kHcaFailed;
-    const bool down = event.event_type == IBV_EVENT_PORT_ERR;
-    const bool of_port = down || event.event_type == IBV_EVENT_PORT_ACTIVE;
-    if (of_port && event.element.port_num == open.hca.port())
-      return down ? ipc::Event::kPortDown : ipc::Event::kPortUp;
-    log::info("HCA {}: {}", open.hca.name(), ibv_event_type_str(event.event_type));
-  }
-  return std::nullopt;
-}
-
-}  // namespace
-
 bool Group::has_failed(const GroupHca& hca) const {
   const std::lock_guard lock(mutex_);
   return hca.failed;
@@ -219,7 +195,10 @@ std::vector<HcaEvent> Group::take_events() {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock) return events;
   for (const auto& [key, used] : hcas_) {
-    while (const auto event = read_event(*used.thing)) events.push_back({use(hcas_, key), *event});
+    while (const auto event = used.thing->hca.events()->next()) {
+      used.thing->failed = *event == ipc::Event::kHcaFailed;
+      events.push_back({use(hcas_, key), *event});
+    }
   }
   return events;
 }

@@ -21,6 +21,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "host/bootstrap/local_socket.h"
+#include "host/hca/hca_events.h"
 
 namespace gdx::daemon {
 namespace {
@@ -134,18 +135,7 @@ Json describe_client(pid_t process, uid_t user, const SessionFigures& figures) {
 ipc::Notice notice_of(const Hca& hca, ipc::Event event) {
   ipc::Notice notice{};
   notice.event = static_cast<std::uint32_t>(event);
-  const std::string port = fmt::format("port {} of HCA {}", hca.port(), hca.name());
-  switch (event) {
-    case ipc::Event::kPortUp: ipc::set_text(notice.reason, port + " is up"); break;
-    case ipc::Event::kPortDown:
-      ipc::set_text(notice.reason, port + " is down: endpoints fail once their retries are exceeded");
-      break;
-    case ipc::Event::kHcaFailed:
-      ipc::set_text(notice.reason,
-                    fmt::format("HCA {} is in a fatal error: its objects are lost", hca.name()));
-      break;
-    case ipc::Event::kKicked: break;  // comes from no HCA
-  }
+  ipc::set_text(notice.reason, hca.events()->text_of(event));
   return notice;
 }
 

@@ -29,6 +29,8 @@ using PdHandle = std::unique_ptr<ibv_pd, CallDestroy<ibv_dealloc_pd>>;
 using MrHandle = std::unique_ptr<ibv_mr, CallDestroy<ibv_dereg_mr>>;
 using AhHandle = std::unique_ptr<ibv_ah, CallDestroy<ibv_destroy_ah>>;
 using UmemHandle = std::unique_ptr<mlx5dv_devx_umem, CallDestroy<mlx5dv_devx_umem_dereg>>;
+using EventChannelHandle =
+    std::unique_ptr<mlx5dv_devx_event_channel, CallDestroy<mlx5dv_devx_destroy_event_channel>>;
 using UarHandle = std::unique_ptr<mlx5dv_devx_uar, CallDestroy<mlx5dv_devx_free_uar>>;
 using DevxHandle = std::unique_ptr<mlx5dv_devx_obj, CallDestroy<mlx5dv_devx_obj_destroy>>;
 

@@ -15,6 +15,7 @@
 #include "base/environment.h"
 #include "base/log.h"
 #include "base/trace.h"
+#include "host/hca/hca_events.h"
 #include "host/ipc/daemon.h"
 #include "proto/mlx5/prm.h"
 
@@ -247,6 +248,7 @@ Result<void> Hca::open_on(ibv_device* device) {
   auto context = GDX_TRY(open_with_devx(device));
   device_ = std::make_unique<Device>();
   device_->context = std::move(context);
+  device_->events = std::make_shared<HcaEvents>(this->context(), name_, port());
   return read_device();
 }
 
@@ -358,6 +360,17 @@ std::string address_text(const std::uint8_t (&gid)[16]) {
     inet_ntop(AF_INET6, &address, text.data(), text.size());
   }
   return text.data();
+}
+
+Result<std::shared_ptr<void>> Hca::on_loss(std::function<void()> act) const {
+  if (daemon_) {
+    const std::uint64_t number = daemon_->on_loss(std::move(act));
+    return std::shared_ptr<void>(nullptr,
+                                 [daemon = daemon_, number](std::nullptr_t) { daemon->forget(number); });
+  }
+  auto watch = GDX_TRY(events()->watch());
+  auto acts = events()->on_failure(nullptr, [act = std::move(act)](ibv_event_type) { act(); });
+  return std::shared_ptr<void>(nullptr, [watch, acts](std::nullptr_t) {});
 }
 
 Result<std::uint64_t> Hca::counter(std::string_view counter_name) const {

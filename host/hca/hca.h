@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -15,6 +16,7 @@
 
 namespace gdx {
 
+class HcaEvents;
 namespace ipc {
 class Daemon;
 }
@@ -73,8 +75,15 @@ class Hca {
   Hca& operator=(const Hca&) = delete;
 
   [[nodiscard]] const std::string& name() const { return name_; }
+  // gdx reads its asynchronous events. A program that wants them opens the HCA once more.
   [[nodiscard]] ibv_context* context() const { return device_ ? device_->context.get() : nullptr; }
   [[nodiscard]] ibv_pd* pd() const { return device_ ? device_->pd.get() : nullptr; }
+  // The reader of those events (host/hca/hca_events.h); null where gdxd has the HCA open.
+  [[nodiscard]] HcaEvents* events() const { return device_ ? device_->events.get() : nullptr; }
+  // Registers a function that a thread calls once the HCA is lost: it is in a fatal error, or gdxd, which has
+  // it open, has ended; at once if that was before. The function may only store and log. It is called no more
+  // once the returned object has ended. Errors: kNoMemory (no thread).
+  [[nodiscard]] Result<std::shared_ptr<void>> on_loss(std::function<void()> act) const;
   // The connection to gdxd; null: this process has opened the HCA.
   [[nodiscard]] const std::shared_ptr<ipc::Daemon>& daemon() const { return daemon_; }
   [[nodiscard]] std::uint32_t pdn() const { return pdn_; }
@@ -104,6 +113,7 @@ class Hca {
   // Device objects in one structure, so that assignment to an Hca releases them in the right order.
   struct Device {
     ContextHandle context;
+    std::shared_ptr<HcaEvents> events;
     PdHandle pd;
   };
   Hca() = default;

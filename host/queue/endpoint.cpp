@@ -48,14 +48,13 @@ struct Endpoint::Impl {
         daemon(the_hca.daemon()),
         options(resolved_options),
         memory(std::move(queue_memory)) {}
-  ~Impl() {
-    if (daemon) daemon->forget(on_daemon_loss);
-  }
 
   Result<void> choose_auto_modes();
   void take_references(const StagingPools& pools);
   void lift_credits();
   void set_abort();
+  [[nodiscard]] ibv_event_type hca_event() const;
+  [[nodiscard]] std::string event_text() const;
   void log_events_once();
   Result<void> map_doorbell(const Gpu& gpu);
   Result<void> ring_for_kernels();
@@ -71,7 +70,6 @@ struct Endpoint::Impl {
   std::uint16_t lid;  // 0: Ethernet
   std::uint32_t mtu_bytes;
   std::shared_ptr<ipc::Daemon> daemon;
-  std::uint64_t on_daemon_loss = 0;
   EndpointOptions options;  // nothing of it is left open
   ModeTable modes{};
   QueueMemory memory;
@@ -87,6 +85,7 @@ struct Endpoint::Impl {
   Connection connection = Connection::kNone;
   std::atomic<bool> events_logged{false};
   std::optional<OwnerWord> owner;  // kernels are refused before anything goes
+  std::shared_ptr<void> on_loss;
 };
 
 void Endpoint::Impl::lift_credits() {
@@ -104,6 +103,11 @@ void Endpoint::Impl::take_references(const StagingPools& pools) {
 
 void Endpoint::Impl::set_abort() {
   std::atomic_ref<std::uint32_t>(memory.host().abort).store(1, std::memory_order_release);
+}
+
+// 0: the HCA has told none that ends the queue pair.
+ibv_event_type Endpoint::Impl::hca_event() const {
+  return static_cast<ibv_event_type>(std::atomic_ref(memory.host().event).load(std::memory_order_relaxed));
 }
 
 // After pools and queue, on which it depends.
@@ -180,7 +184,7 @@ Result<Endpoint> Endpoint::create_placed(const Hca& hca, StagingPools pools, con
   impl->owner.emplace(std::move(owner));
   impl->first_state.handle = impl->make_handle();
   GDX_TRY(impl->memory.store_state(impl->first_state));
-  if (hca.daemon()) impl->on_daemon_loss = hca.daemon()->on_loss([raw = impl.get()] { raw->set_abort(); });
+  impl->on_loss = GDX_TRY(hca.on_loss([raw = impl.get()] { raw->set_abort(); }));
   return Endpoint(std::move(impl));
 }
 
@@ -363,15 +367,36 @@ EndpointHandle Endpoint::Impl::make_handle() const {
   return handle;
 }
 
-EndpointFault Endpoint::fault() const { return state().fault; }
+EndpointFault Endpoint::fault() const {
+  EndpointFault first = state().fault;
+  const ibv_event_type event = impl_->hca_event();
+  // A kernel knows that it was aborted, and not why.
+  if (event == 0 || (first.status != Status::kOk && first.status != Status::kAborted)) return first;
+  first.status = event == IBV_EVENT_DEVICE_FATAL ? Status::kHcaFailed : Status::kQueueError;
+  return first;
+}
+
+// Returns what the HCA has told, as the end of a fault's text; empty: nothing.
+std::string Endpoint::Impl::event_text() const {
+  const ibv_event_type event = hca_event();
+  if (event == 0) return "";
+  if (event == IBV_EVENT_DEVICE_FATAL) {
+    return fmt::format(": {} of HCA {}; open it again once it is back", ibv_event_type_str(event), hca_name);
+  }
+  return fmt::format(": {} of QP {:#x} of HCA {}; make another endpoint", ibv_event_type_str(event),
+                     queue->facts().qpn, hca_name);
+}
 
 std::string Endpoint::describe_fault() const {
   const EndpointFault first = fault();
-  if (first.syndrome == 0) return describe(first);
-  impl_->log_events_once();
-  const auto block = impl_->memory.load_block(first.wqe_counter & (impl_->options.send_queue_blocks - 1));
-  const auto request = block ? describe_wqe(*block, first.wqe_counter, impl_->peer_text) : std::nullopt;
-  return request ? fmt::format("{}: {}", describe(first), *request) : describe(first);
+  std::string text = describe(first);
+  if (first.syndrome != 0) {
+    impl_->log_events_once();
+    const auto block = impl_->memory.load_block(first.wqe_counter & (impl_->options.send_queue_blocks - 1));
+    const auto request = block ? describe_wqe(*block, first.wqe_counter, impl_->peer_text) : std::nullopt;
+    if (request) text += ": " + *request;
+  }
+  return text + impl_->event_text();
 }
 
 Result<std::string> Endpoint::newest_events() const {

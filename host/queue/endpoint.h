@@ -112,9 +112,9 @@ class Endpoint {
   // Creates an endpoint. A pool may be missing if the options take no slots of it. The pool reserves its
   // minimum for the endpoint's life; slots beyond that are temporary. $GDX_GPU_REGISTRATION and
   // host/memory/gpu_registration.h choose the registration of queues in GPU memory, which is logged once.
-  // Errors: those of resolve_endpoint_options, StagingPool::lease, choose_modes and register_gpu_umem; on
-  // hardware with BlueFlame those of check_blueflame_probe;
-  // kNoMemory; kSystem with the command's name, status and syndrome.
+  // Errors: those of resolve_endpoint_options, StagingPool::lease, choose_modes, register_gpu_umem and
+  // Hca::on_loss; on hardware with BlueFlame those of check_blueflame_probe; kNoMemory; kSystem with the
+  // command's name, status and syndrome.
   [[nodiscard]] static Result<Endpoint> create(const Hca& hca, StagingPools pools,
                                                const EndpointOptions& options = {});
 
@@ -162,13 +162,16 @@ class Endpoint {
   [[nodiscard]] EndpointHandle handle() const;
 
   // Returns the first fault that a kernel recorded when it closed the endpoint; status kOk while healthy.
-  // kSystem if a kernel's fault has made the GPU memory unreadable; the log has the driver's error.
+  // kHcaFailed if the HCA is in a fatal error, and kQueueError if it has told a fatal event of the queue
+  // pair. Kernels' waits have then ended at once, with kAborted. kSystem if a kernel's fault has made the GPU
+  // memory unreadable; the log has the driver's error.
   [[nodiscard]] EndpointFault fault() const;
   // Returns "peer unreachable (transport retries exceeded), syndrome 0x15 (...), WQE 12"; "ok" while healthy.
   [[nodiscard]] static std::string describe(const EndpointFault& fault);
   // Describes fault(), and the failed work request if the send queue still has it:
   // "remote access error, syndrome ..., WQE 12: RDMA WRITE of 64 B at 0x7f5c0000 (rkey 0x1810) of QP 0x45 at
-  // 10.0.0.2, local 0x7f3a0000 (lkey 0x1a00)".
+  // 10.0.0.2, local 0x7f3a0000 (lkey 0x1a00)". After an event of the HCA:
+  // "HCA failed: local catastrophic error of HCA mlx5_0; open it again once it is back".
   [[nodiscard]] std::string describe_fault() const;
   // Returns the newest events of the queue pair and its credits as text, one a line. Events are doorbells,
   // WQEs, resends, completions and slots. On hardware only those in the rings are left. Errors: kUnsupported

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <bit>
 #include <cerrno>
 #include <cstring>
@@ -10,6 +11,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "host/hca/hca_events.h"
 #include "host/queue/doorbell.h"
 #include "host/queue/flight.h"
 #include "host/queue/queue_commands.h"
@@ -129,6 +131,7 @@ class LocalQueue final : public QueueObjects {
   Result<void> show_queues_to(const Hca& hca);
   Result<void> show_scratch_to(const Hca& hca, std::uint64_t address);
   Result<void> create_queues(const Hca& hca);
+  void end_waits(ibv_event_type event);
 
   // Members go in reverse order: the queues before all that they use.
   LocalEnd local_;
@@ -141,6 +144,7 @@ class LocalQueue final : public QueueObjects {
   DoorbellRegister doorbell_;
   commands::NumberedObject completion_queue_;
   commands::NumberedObject queue_pair_;
+  std::shared_ptr<void> on_failure_;
 };
 
 Result<void> LocalQueue::lease_slots(const StagingPools& pools, std::uint32_t tenant) {
@@ -215,6 +219,8 @@ Result<void> LocalQueue::create_queues(const Hca& hca) {
   qp.record_offset = memory_.queue_pair_record_offset();
   qp.log_blocks = log_blocks;
   queue_pair_ = GDX_TRY(commands::create_queue_pair(hca.context(), qp));
+  on_failure_ =
+      hca.events()->on_failure(queue_pair_.object.get(), [this](ibv_event_type event) { end_waits(event); });
   return {};
 }
 
@@ -225,6 +231,13 @@ DataOrder LocalQueue::asked_order() const {
   if (!*local_.routing.any_order) return DataOrder::kKept;
   if (*options_.adaptive_routing) return DataOrder::kAny;
   return local_.routing.order_forced ? DataOrder::kKept : DataOrder::kUnknown;
+}
+
+// Ordering: who sees the abort sees the event.
+void LocalQueue::end_waits(ibv_event_type event) {
+  HostPage& words = memory_.host();
+  std::atomic_ref(words.event).store(event, std::memory_order_relaxed);
+  std::atomic_ref(words.abort).store(1, std::memory_order_release);
 }
 
 Result<void> LocalQueue::connect(const EndpointAddress& peer) {

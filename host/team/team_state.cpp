@@ -108,6 +108,7 @@ Result<void> TeamState::make_local_parts() {
   const std::size_t ends = std::size_t{options_.lanes} * world_->size();
   ends_ = std::vector<ConnectionEnd>(ends);
   words_ = GDX_TRY(HostPages::allocate((1 + ends) * sizeof(std::uint32_t), gpu_ ? &*gpu_ : nullptr));
+  on_loss_ = GDX_TRY(hca_->on_loss([this] { abort_word().store(1, std::memory_order_release); }));
   GDX_TRY(listen());
   windows_.reserve(kMaxTeamWindows);
   auto heap = GDX_TRY(make_heap());

@@ -136,6 +136,7 @@ class TeamState : private ConnectorHost {
   std::vector<std::weak_ptr<Table>> tables_;  // guarded by mutex_
   std::vector<ConnectionEnd> ends_;           // by lane, then rank; guarded by mutex_
   std::unique_ptr<ConnectorService> connector_;
+  std::shared_ptr<void> on_loss_;
 };
 
 }  // namespace gdx::team

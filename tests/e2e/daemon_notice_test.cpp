@@ -4,7 +4,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <infiniband/verbs.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <array>
@@ -33,7 +32,9 @@
 #include "proto/softhca.h"
 #include "tests/e2e/comes_true.h"
 #include "tests/e2e/must.h"
+#include "tests/e2e/stderr_file.h"
 #include "tests/e2e/vain_wait.h"
+#include "tests/e2e/wild_record.h"
 #include "tests/fuzz/daemon_attacker.h"
 
 namespace gdx::daemon {
@@ -41,27 +42,6 @@ namespace daemon_notice_test {
 
 constexpr std::size_t kPage = 4096;
 constexpr std::uint64_t kLongNs = 200'000'000'000;
-
-// The text that stderr takes, while it takes it.
-class StderrFile {
- public:
-  StderrFile() : file_(::memfd_create("stderr", MFD_CLOEXEC)), stderr_(::dup(STDERR_FILENO)) {
-    ::dup2(file_.value(), STDERR_FILENO);
-  }
-  ~StderrFile() { ::dup2(stderr_.value(), STDERR_FILENO); }
-  StderrFile(const StderrFile&) = delete;
-  StderrFile& operator=(const StderrFile&) = delete;
-  [[nodiscard]] std::string text() const {
-    std::string text(1 << 16, '\0');
-    const ssize_t bytes = ::pread(file_.value(), text.data(), text.size(), 0);
-    text.resize(bytes > 0 ? static_cast<std::size_t>(bytes) : 0);
-    return text;
-  }
-
- private:
-  Descriptor file_;
-  Descriptor stderr_;
-};
 
 class Notices : public ::testing::Test {
  protected:
@@ -133,6 +113,27 @@ TEST_F(Notices, of_a_failed_hca_abort_kernels_and_name_it_and_it_opens_again) {
     EXPECT_TRUE(again || again.error().status == Status::kBusy) << again.error().message;
     return again && allocate_memory(*again, kPage);
   }));
+}
+
+// gdxd stores into the client's words, so the connection lives on.
+TEST_F(Notices, of_a_failed_queue_pair_end_its_waits_and_name_it) {
+  const Hca hca = must(Hca::open());
+  Memory memory = must(allocate_memory(hca, kPage));
+  const EndpointOptions patient{.timeout_ns = kMaxWaitNs, .probe_after_ns = kMaxWaitNs - kLongNs};
+  Endpoint a = must(Endpoint::create(hca, {}, patient));
+  Endpoint b = must(Endpoint::create(hca, {}, patient));
+  must(a.connect(b.address()));
+  must(b.connect(a.address()));
+  Status ended = Status::kPending;
+  std::atomic<bool> waits{false};
+  std::thread kernel([&] { ended = wait_in_vain(a, memory, waits); });
+  while (!waits.load()) std::this_thread::yield();
+  announce_beyond_the_ring(a.handle());
+  kernel.join();
+  EXPECT_EQ(ended, Status::kAborted);
+  EXPECT_EQ(a.fault().status, Status::kQueueError);
+  EXPECT_EQ(b.fault().status, Status::kOk);
+  EXPECT_TRUE(allocate_memory(hca, kPage));
 }
 
 TEST_F(Notices, of_a_failed_hca_end_the_connection_of_a_client_that_reads_none) {

@@ -67,7 +67,7 @@ TEST_F(OnHca, open_by_name_and_by_variable_finds_the_same) {
   unsetenv(kHcaVariable);
 }
 
-[[noreturn]] void make_a_pool_without_a_thread(const Hca& hca) {
+[[noreturn]] void do_without_threads(const Hca& hca) {
   alarm(60);
   if (!test::refuse_threads()) _exit(2);
   for (const StagingOptions& options : {StagingOptions(), StagingOptions::in_host_memory()}) {
@@ -75,13 +75,15 @@ TEST_F(OnHca, open_by_name_and_by_variable_finds_the_same) {
     if (pool) _exit(3);
     if (pool.error().message.find("ulimit -u") == std::string::npos) _exit(4);
   }
+  const auto endpoint = Endpoint::create(hca, {});
+  if (endpoint || endpoint.error().message.find("ulimit -u") == std::string::npos) _exit(5);
   _exit(0);
 }
 
 using OnHcaDeathTest = OnHca;
-TEST_F(OnHcaDeathTest, staging_pool_without_a_thread_is_an_error_of_the_call) {
+TEST_F(OnHcaDeathTest, pool_or_endpoint_without_a_thread_is_an_error_of_the_call) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
-  EXPECT_EXIT(make_a_pool_without_a_thread(hca()), ::testing::ExitedWithCode(0), "");
+  EXPECT_EXIT(do_without_threads(hca()), ::testing::ExitedWithCode(0), "");
 }
 
 TEST_F(OnHca, unknown_hca_open_lists_those_that_exist) {
