@@ -16,6 +16,7 @@
 #include "host/memory/gpu_registration.h"
 #include "host/queue/doorbell.h"
 #include "host/queue/endpoint.h"
+#include "host/queue/queue_commands.h"
 #include "host/staging/staging_pool.h"
 #include "host/topo/topology.h"
 #include "proto/mlx5/doorbell.h"
@@ -74,16 +75,9 @@ Json device_memory_mapping(const Hca& hca) {
 // Returns the timestamps of queue pairs made through DevX.
 std::string timestamps_of(const Hca& hca) {
   namespace prm = mlx5::prm;
-  prm::Mailbox<prm::kShortCommandBytes> input{};
-  prm::Mailbox<prm::kQueryHcaCapOutBytes> output{};
-  prm::set(input, prm::kOpcode, static_cast<std::uint64_t>(prm::Opcode::kQueryHcaCap));
-  prm::set(input, prm::kOpMod, prm::cap::op_mod_current(prm::cap::kRoce));
-  if (const int error =
-          mlx5dv_devx_general_cmd(hca.context(), input.data(), input.size(), output.data(), output.size());
-      error != 0) {
-    return fmt::format("cannot be queried: {}", std::strerror(error));
-  }
-  switch (prm::get32(output, prm::cap::kQpTimestamps)) {
+  const auto roce = commands::query_capability(hca.context(), prm::cap::kRoce);
+  if (!roce) return "unknown: " + roce.error().message;
+  switch (prm::get32(*roce, prm::cap::kQpTimestamps)) {
     case prm::cap::kFreeRunningOnly: return "free-running";
     case prm::cap::kRealTimeOnly: return "real time";
     default: return "free-running and real time";

@@ -124,11 +124,12 @@ std::uint8_t read_counter_set(ibv_pd* pd, std::uint8_t port) {
   return static_cast<std::uint8_t>(prm::get32(output, prm::qp::kCounterSet));
 }
 
-// Returns the answer; empty where the HCA refuses.
-std::vector<std::uint8_t> query(ibv_context* context, mlx5::prm::Opcode opcode, std::uint32_t op_mod = 0) {
+// Returns the answer; empty where the HCA refuses. `output_bytes`: the length of the command's output.
+std::vector<std::uint8_t> query(ibv_context* context, mlx5::prm::Opcode opcode, std::size_t output_bytes,
+                                std::uint32_t op_mod = 0) {
   namespace prm = mlx5::prm;
   prm::Mailbox<prm::kShortCommandBytes> input{};
-  std::vector<std::uint8_t> output(prm::kQueryHcaCapOutBytes);
+  std::vector<std::uint8_t> output(output_bytes);
   prm::set(input, prm::kOpcode, static_cast<std::uint64_t>(opcode));
   prm::set(input, prm::kOpMod, op_mod);
   if (mlx5dv_devx_general_cmd(context, input.data(), input.size(), output.data(), output.size()) != 0)
@@ -137,12 +138,13 @@ std::vector<std::uint8_t> query(ibv_context* context, mlx5::prm::Opcode opcode, 
 }
 
 Routing query_routing(ibv_context* context) {
-  namespace cap = mlx5::prm::cap;
-  const auto capability = [context](cap::Capability which) {
-    return query(context, mlx5::prm::Opcode::kQueryHcaCap, cap::op_mod_current(which));
+  namespace prm = mlx5::prm;
+  const auto capability = [context](prm::cap::Capability which) {
+    return query(context, prm::Opcode::kQueryHcaCap, prm::kQueryHcaCapOutBytes,
+                 prm::cap::op_mod_current(which));
   };
-  return read_routing(capability(cap::kGeneral), capability(cap::kGeneral2),
-                      query(context, mlx5::prm::Opcode::kQueryLag));
+  return read_routing(capability(prm::cap::kGeneral), capability(prm::cap::kGeneral2),
+                      query(context, prm::Opcode::kQueryLag, prm::kShortCommandBytes));
 }
 
 }  // namespace

@@ -206,10 +206,9 @@ Result<prm::Mailbox<prm::kQueryQpOutBytes>> query_queue_pair(const NumberedObjec
   return output;
 }
 
-Result<prm::Mailbox<prm::kQueryHcaCapOutBytes>> query_capability(ibv_context* context,
-                                                                 prm::cap::Capability capability) {
+Result<std::vector<std::uint8_t>> query_capability(ibv_context* context, prm::cap::Capability capability) {
   prm::Mailbox<prm::kShortCommandBytes> input{};
-  prm::Mailbox<prm::kQueryHcaCapOutBytes> output{};
+  std::vector<std::uint8_t> output(prm::kQueryHcaCapOutBytes);
   set_opcode(input, prm::Opcode::kQueryHcaCap);
   prm::set(input, prm::kOpMod, prm::cap::op_mod_current(capability));
   const int error =

@@ -106,7 +106,7 @@ class CommandRecording {
 // The whole output, as the HCA has it now.
 [[nodiscard]] Result<mlx5::prm::Mailbox<mlx5::prm::kQueryQpOutBytes>> query_queue_pair(
     const NumberedObject& queue_pair);
-[[nodiscard]] Result<mlx5::prm::Mailbox<mlx5::prm::kQueryHcaCapOutBytes>> query_capability(
-    ibv_context* context, mlx5::prm::cap::Capability capability);
+[[nodiscard]] Result<std::vector<std::uint8_t>> query_capability(ibv_context* context,
+                                                                 mlx5::prm::cap::Capability capability);
 
 }  // namespace gdx::commands

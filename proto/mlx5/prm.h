@@ -128,7 +128,8 @@ inline constexpr std::size_t kCreateRmpInBytes = 0x880 / 8;
 inline constexpr std::size_t kModifyQpInBytes = 0x880 / 8;
 inline constexpr std::size_t kInit2InitInBytes = 0xe80 / 8;
 inline constexpr std::size_t kQueryQpOutBytes = 0x880 / 8;
-inline constexpr std::size_t kQueryHcaCapOutBytes = 0x880 / 8;
+inline constexpr std::size_t kQueryHcaCapOutBytes = 0x8080 / 8;
+inline constexpr std::size_t kQueryNicVportContextOutBytes = 0x880 / 8;
 inline constexpr std::size_t kQueryRoceAddressOutBytes = 0x180 / 8;
 
 // CREATE_CQ; the CQ context begins at bit 0x80.

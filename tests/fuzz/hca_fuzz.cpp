@@ -224,7 +224,7 @@ class Bench {
     }
     const auto in = input.take_bytes(input.take<std::uint8_t>());
     out_.fill(fuzz::kCanary);
-    const std::size_t room = input.take<std::uint8_t>() * 4u;
+    const std::size_t room = input.take<std::uint8_t>() * 20u;  // to beyond the longest answer
     const auto out = devx::Output(out_).first(room);
     if (kind % 4 == 1 && object != nullptr) {
       (void)commands_->modify(*object, in, out);
@@ -335,7 +335,7 @@ class Bench {
   std::uint32_t umem_ = 0, pd_ = 0, uar_ = 0, mkey_ = 0, cqn_ = 0;
   std::array<std::uint32_t, 2> umr_keys_{};
   std::vector<devx::Object> objects_;
-  std::array<std::uint8_t, 4096> out_{};
+  std::array<std::uint8_t, 5120> out_{};
 };
 
 }  // namespace

@@ -106,9 +106,6 @@ Outcome query_hca_cap(const Hca& hca, Input in, Output out) {
 Outcome query_roce_address(const Hca& hca, Input in, Output out) {
   const std::uint32_t index = prm::get32(in, prm::roce_address::kIndex);
   if (index >= wire::kGidTableSize) return refuse_with(prm::CommandStatus::kBadIndex, Syndrome::kBadIndex);
-  if (out.size() < prm::kQueryRoceAddressOutBytes) {
-    return refuse_with(prm::CommandStatus::kBadOutputLength, Syndrome::kBadIndex);
-  }
   const wire::Gid gid = wire::gid_of(hca.address(), static_cast<std::uint8_t>(index));
   std::copy(gid.begin(), gid.end(), out.begin() + prm::roce_address::kSourceGidByte);
   const wire::Mac mac = wire::mac_of(hca.address());

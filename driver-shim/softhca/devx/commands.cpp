@@ -30,6 +30,22 @@ bool buffers_hold_a_header(Input in, Output out) {
   return in.size() >= prm::kShortCommandBytes && out.size() >= prm::kShortCommandBytes;
 }
 
+// Returns the length of a command's output. Shorter ones are refused, whatever the question. Source: Linux
+// include/linux/mlx5/mlx5_ifc.h, struct query_hca_cap_out and the others.
+std::size_t output_bytes(prm::Opcode opcode) {
+  switch (opcode) {
+    case prm::Opcode::kQueryHcaCap: return prm::kQueryHcaCapOutBytes;
+    case prm::Opcode::kQueryNicVportContext: return prm::kQueryNicVportContextOutBytes;
+    case prm::Opcode::kQueryRoceAddress: return prm::kQueryRoceAddressOutBytes;
+    case prm::Opcode::kQueryQp: return prm::kQueryQpOutBytes;
+    default: return prm::kShortCommandBytes;
+  }
+}
+
+Outcome refuse_short_output() {
+  return refuse_with(prm::CommandStatus::kBadOutputLength, Syndrome::kShortOutput);
+}
+
 bool is_transition(prm::Opcode opcode) {
   switch (opcode) {
     case prm::Opcode::kRst2Init:
@@ -95,6 +111,7 @@ Errno Commands::general(Input in, Output out) {
   const prm::Opcode opcode = opcode_of(in);
   if (!buffers_hold_a_header(in, out) || !travels_as(CommandKind::kGeneral, opcode)) return EINVAL;
   std::fill(out.begin(), out.end(), std::uint8_t{0});
+  if (out.size() < output_bytes(opcode)) return answer(out, refuse_short_output());
   switch (opcode) {
     case prm::Opcode::kQueryHcaCap: return answer(out, query_capability(in, out));
     case prm::Opcode::kQueryRoceAddress: return answer(out, query_roce_address(hca_, in, out));
@@ -144,6 +161,7 @@ Errno Commands::query(const Object& object, Input in, Output out) {
   if (!buffers_hold_a_header(in, out) || !travels_as(CommandKind::kQuery, opcode)) return EINVAL;
   if (prm::get32(in, prm::kObjectId) != object_id(object) || query_of(object.kind) != opcode) return EINVAL;
   std::fill(out.begin(), out.end(), std::uint8_t{0});
+  if (out.size() < output_bytes(opcode)) return answer(out, refuse_short_output());
   if (opcode == prm::Opcode::kQueryQp) return answer(out, query_qp(hca_, object.number, out));
   return answer(out, refuse_unsupported(opcode));
 }

@@ -49,7 +49,8 @@ enum class Syndrome : std::uint32_t {
   kUnsupportedTimestampFormat = 0x67640012,
   kReservedField = 0x67640013,  // not zero
   kNoSuchCounterSet = 0x67640014,
-  kOrderNotForced = 0x67640015,   // of data: the capability is not there
+  kOrderNotForced = 0x67640015,  // of data: the capability is not there
+  kShortOutput = 0x67640016,
   kRefusedByEngine = 0x67640100,  // | errno
 };
 

@@ -242,9 +242,6 @@ Outcome modify_qp(Hca& hca, prm::Opcode opcode, std::uint32_t qpn, Input in) {
 Outcome query_qp(Hca& hca, std::uint32_t qpn, Output out) {
   const ErrnoOr<QpAttributes> found = hca.query_qp(qpn);
   if (!found) return outcome_of(found.error());
-  if (out.size() < prm::end_byte(prm::qp::kDbrUmemId)) {
-    return refuse_with(prm::CommandStatus::kBadOutputLength, Syndrome::kNoSuchObject);
-  }
   prm::set(out, prm::qp::kState, prm_state(found->state));
   prm::set(out, prm::qp::kPathMigrationState, prm::qp::kMigrated);
   prm::set(out, prm::qp::kCounterSet, found->counter_set);

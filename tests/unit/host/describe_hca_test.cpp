@@ -53,7 +53,7 @@ TEST(DescribeHca, each_part_is_told_and_a_part_that_fails_has_the_reason) {
   EXPECT_EQ(refused["qp_timestamps"], sound["qp_timestamps"]);
   command_error = ENOMEM;
   object_error = EINVAL;
-  refused["qp_timestamps"] = "cannot be queried: Cannot allocate memory";
+  refused["qp_timestamps"] = "unknown: the kernel refused QUERY_HCA_CAP: Cannot allocate memory";
   refused["device_memory_mapping"] = "not mapped";
   EXPECT_EQ(describe_hca(*hca).dump(1), refused.dump(1));
   command_error = object_error = 0;
