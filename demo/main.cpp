@@ -387,7 +387,7 @@ Result<int> run(const Options& options, const Gpu* gpu) {
   }
   auto hca =
       // before the other ranks join, so that a fault here is reported at once
-      Hca::open({.name = options.hca});
+      Hca::open({.name = options.hca, .rank = world_options.rank});
   if (!hca && hca.error().status == Status::kNotFound) return refuse(hca.error());
   if (!hca) return tl::unexpected(hca.error());
   auto world = GDX_TRY(World::join(world_options));

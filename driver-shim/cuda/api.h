@@ -26,6 +26,7 @@ namespace gdx::cuda {
   X(primary_ctx_release, cuDevicePrimaryCtxRelease_v2)         \
   X(ctx_push_current, cuCtxPushCurrent_v2)                     \
   X(ctx_pop_current, cuCtxPopCurrent_v2)                       \
+  X(ctx_get_device, cuCtxGetDevice)                            \
   X(mem_alloc, cuMemAlloc_v2)                                  \
   X(mem_free, cuMemFree_v2)                                    \
   X(mem_host_register, cuMemHostRegister_v2)                   \

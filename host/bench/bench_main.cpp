@@ -181,7 +181,7 @@ Result<int> measure(const Plan& plan, const Gpus& gpus, const Journal& journal) 
                 fmt::format("--ranks: '{}': this world has {} ranks: give that number", plan.ranks,
                             world_options.size));
   }
-  auto hca = GDX_TRY(Hca::open({.name = plan.hca}));
+  auto hca = GDX_TRY(Hca::open({.name = plan.hca, .rank = world_options.rank}));
   auto world = GDX_TRY(World::join(world_options));
   GDX_TRY(agree_on(world, plan));
   auto rank = GDX_TRY(Rank::connect(std::move(hca), gpus, world, plan, cases));

@@ -87,6 +87,7 @@ void print_text(const Json& hca) {
     return;
   }
   print_row("usable", "yes");
+  if (hca.contains("chosen")) print_row("chosen", string_of(hca["chosen"]));
   print_row("kind", string_of(hca["kind"]) + " HCA");
   print_row("DevX", "yes");
   print_row("firmware", string_of(hca["firmware"]));
@@ -111,6 +112,15 @@ void print_text(const Json& hca) {
   print_gpus(hca["cuda"]);
 }
 
+// Marks the HCA that a program gets which names none and whose kernels run on GPU 0.
+void mark_chosen(Json& hcas) {
+  const auto chosen = Hca::open({.in_this_process = true, .gpu = 0});
+  if (!chosen) return;
+  for (Json& hca : hcas) {
+    if (hca["name"] == chosen->name()) hca["chosen"] = chosen->chosen();
+  }
+}
+
 int print_info(const std::string& wanted, bool as_json) {
   std::vector<std::string> names{wanted};
   if (wanted.empty()) {
@@ -127,6 +137,7 @@ int print_info(const std::string& wanted, bool as_json) {
     if (!hca && names.size() == 1) return report(hca.error());
     hcas.push_back(hca ? describe_hca(*hca) : describe_unusable(name, hca.error()));
   }
+  if (wanted.empty()) mark_chosen(hcas);  // last, because it loads the driver
   if (as_json) {
     print("{}\n", hcas.dump(2, ' ', false, Json::error_handler_t::replace));
   } else {

@@ -18,15 +18,6 @@
 
 namespace gdx::doctor {
 
-// An HCA to be tried, and why it stands where it does among the others.
-struct Candidate {
-  std::string name;
-  std::string why;
-};
-// Returns `names` by their distance from the first GPU that CUDA shows, the nearest first; without one, or
-// at one distance, in their own order.
-[[nodiscard]] std::vector<Candidate> rank_hcas(const Machine& machine, const std::vector<std::string>& names);
-
 // Returns what an HCA said of its bond: "no LAG", for instance.
 [[nodiscard]] std::string describe_lag(const Routing& routing);
 
@@ -39,7 +30,7 @@ struct PeerPlace {
 // State that steps share. The step that lists the HCAs opens one.
 struct Bench {
   Machine machine;
-  std::string wanted_hca = {};  // empty: $GDX_HCA, and failing that the first of rank_hcas() that serves
+  std::string wanted_hca = {};  // empty: that which Hca::open() chooses for kernels on GPU 0
   std::optional<PeerPlace> peer = std::nullopt;
   std::string probe_program = {};   // gdx_calibrate_cuda; empty: not built
   std::string kernel_program = {};  // gdx_doctor_cuda; empty: not built

@@ -7,7 +7,6 @@
 #include <array>
 #include <bit>
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 
 #include "base/page_size.h"
@@ -162,69 +161,32 @@ StepResult look_at_machine(Bench& bench) {
   return result;
 }
 
-std::vector<Candidate> rank_hcas(const Machine& machine, const std::vector<std::string>& names) {
-  const auto gpus = machine.probes.gpus();
-  const std::string gpu = gpus && !gpus->empty() ? gpus->front().bus_id : "";
-  const auto path_of = [&](const std::string& hca) {
-    const auto paths = gpu.empty() ? std::vector<PathClass>{} : paths_to(machine.topology, hca, {gpu});
-    return paths.empty() ? std::nullopt : std::optional(paths.front());
-  };
-  constexpr auto kBeyondAll = kPathClasses.size();
-  const auto distance = [&](const std::string& hca) {
-    const auto path = path_of(hca);
-    return path ? static_cast<std::size_t>(*path) : kBeyondAll;
-  };
-  std::vector<std::string> ranked = names;
-  std::ranges::stable_sort(ranked, {}, distance);
-  std::vector<Candidate> candidates;
-  for (const std::string& hca : ranked) {
-    const auto path = path_of(hca);
-    candidates.push_back(
-        {hca, gpu.empty() ? "as the first that serves: CUDA shows no GPU"
-              : path      ? fmt::format("as the nearest that serves: {} from GPU {}", name(*path), gpu)
-                     : fmt::format("as the first that serves: its distance from GPU {} is not known", gpu)});
-  }
-  return candidates;
-}
-
 StepResult look_at_hcas(Bench& bench) {
-  StepResult result{Verdict::kFail, {}};
-  const char* const variable = std::getenv(kHcaVariable);
-  const std::string named = !bench.wanted_hca.empty() ? bench.wanted_hca
-                            : variable != nullptr     ? variable
-                                                      : "";
-  auto ranked = rank_hcas(bench.machine, list_hcas().value_or(std::vector<std::string>{}));
-  if (!named.empty()) {
-    std::erase_if(ranked, [&](const Candidate& one) { return one.name == named; });
-    const char* const by = bench.wanted_hca.empty() ? kHcaVariable : "--hca";
-    ranked.insert(ranked.begin(), {named, fmt::format("by {}", by)});
+  StepResult result{Verdict::kFail, "no RDMA device"};
+  const auto names = list_hcas().value_or(std::vector<std::string>{});
+  for (const std::string& name : names) {
+    const auto hca = Hca::open({.name = name, .in_this_process = true});
+    result.facts.push_back({name, hca ? describe_hca(bench.machine, *hca) : hca.error().message});
   }
-  if (ranked.empty()) {
-    result.value = "no RDMA device";
+  if (names.empty()) {
     if (bench.machine.topology.pci_devices == 0) result.verdict = Verdict::kUnknown;
+    return result;
   }
-  if (ranked.size() > 1) result.advice = "--hca chooses another HCA";
-  std::vector<std::string> refusals;
-  for (const Candidate& one : ranked) {
-    auto hca = Hca::open({.name = one.name, .in_this_process = true});
-    result.facts.push_back({one.name, hca ? describe_hca(bench.machine, *hca) : hca.error().message});
-    if (!named.empty() && one.name != named) continue;
-    if (!hca) refusals.push_back(hca.error().message);
-    if (!hca || bench.hca) continue;
+  if (names.size() > 1) result.advice = "--hca chooses another HCA";
+  HcaOptions options{.name = bench.wanted_hca, .in_this_process = true, .gpu = 0};
+  auto hca = Hca::open(options);
+  bench.port_serves = hca.has_value();
+  if (hca) {
     result.verdict = Verdict::kOk;
-    result.value = fmt::format("{}; chosen {}", result.facts.back().value, one.why);
-    bench.hca.emplace(std::move(*hca));
-    bench.port_serves = true;
+    result.value = fmt::format("{}; chosen {}", describe_hca(bench.machine, *hca),
+                               bench.wanted_hca.empty() ? hca->chosen() : "by --hca");
+  } else {
+    result.value = hca.error().message;
+    options.without_port = true;
+    hca = Hca::open(options);
+    if (hca) result.facts.push_back({"chosen", hca->name() + ", which opens, for what needs no port"});
   }
-  if (bench.hca || ranked.empty()) return result;
-  result.value = fmt::format("{}", fmt::join(refusals, "; "));
-  for (const Candidate& one : std::span(ranked).first(refusals.size())) {
-    auto hca = Hca::open({.name = one.name, .without_port = true, .in_this_process = true});
-    if (!hca) continue;
-    result.facts.push_back({"chosen", one.name + ", which opens, for what needs no port"});
-    bench.hca.emplace(std::move(*hca));
-    break;
-  }
+  if (hca) bench.hca.emplace(std::move(*hca));
   return result;
 }
 

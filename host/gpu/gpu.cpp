@@ -234,6 +234,15 @@ Result<Gpu> Gpu::open(int ordinal) {
   return Gpu(std::move(context));
 }
 
+Result<Gpu> Gpu::current() {
+  const cuda::Driver* const driver = cuda::loaded_driver();
+  if (driver == nullptr && !program_has_cuda_kernels())
+    return fail(Status::kNotFound, "this process has no GPU: it has not loaded the CUDA driver");
+  CUdevice device = 0;
+  const bool has_context = driver != nullptr && driver->call.ctx_get_device(&device) == CUDA_SUCCESS;
+  return open(has_context ? device : 0);
+}
+
 std::vector<std::string> Gpu::in_use() {
   Registry& registry = Registry::instance();
   std::vector<std::string> bus_ids;

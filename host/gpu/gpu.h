@@ -44,6 +44,10 @@ class Gpu {
   // Opens the GPU of that number. Errors: those of cuda::driver(); kNotFound when there is no GPU of that
   // number; kSystem.
   [[nodiscard]] static Result<Gpu> open(int ordinal = 0);
+  // Opens the GPU of this thread's current CUDA context. Without a context it is GPU 0, the CUDA runtime's
+  // default. Errors: kNotFound in a process without CUDA, which has neither loaded the driver nor kernels
+  // that nvcc compiled; those of open().
+  [[nodiscard]] static Result<Gpu> current();
   // Returns the number of GPUs. Errors: those of cuda::driver(), kSystem.
   [[nodiscard]] static Result<int> count();
   // Returns the PCI bus ids of GPUs whose context this process holds, because it maps pages or allocates.

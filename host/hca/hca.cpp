@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 #include <net/if.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdlib>
@@ -15,8 +16,10 @@
 #include "base/environment.h"
 #include "base/log.h"
 #include "base/trace.h"
+#include "host/gpu/gpu.h"
 #include "host/hca/hca_events.h"
 #include "host/ipc/daemon.h"
+#include "host/topo/nearest_nic.h"
 #include "proto/mlx5/prm.h"
 
 namespace gdx {
@@ -94,6 +97,22 @@ std::string wanted_name(const HcaOptions& options) {
   if (!options.name.empty()) return options.name;
   const char* from_environment = std::getenv(kHcaVariable);
   return from_environment != nullptr ? from_environment : "";
+}
+
+Place place_of(const HcaOptions& options) {
+  const auto gpu = options.gpu ? Gpu::open(*options.gpu) : Gpu::current();
+  if (gpu) return {.gpu = gpu->pci_bus_id()};
+  return {.processors = allowed_processors()};
+}
+
+// Returns the HCAs to be tried of those that exist, in this order.
+std::vector<RankedNic> rank_hcas(const HcaOptions& options, const std::vector<std::string>& names) {
+  const std::string wanted = wanted_name(options);
+  if (!wanted.empty())
+    return {{wanted, options.name.empty() ? fmt::format("by {}", kHcaVariable) : "by the program"}};
+  if (names.empty()) return {};
+  if (names.size() == 1) return {{names.front(), "as the only one"}};
+  return rank_nics(this_machine(), place_of(options), names, options.rank);
 }
 
 // Reads the counter set from a verbs queue pair, as UCX does, because the kernel attaches those to port
@@ -191,13 +210,22 @@ Result<Hca> Hca::open(const HcaOptions& options) {
 
 Result<Hca> Hca::open_by(std::shared_ptr<ipc::Daemon> daemon, const HcaOptions& options) {
   ipc::OpenHca request{};
-  ipc::set_text(request.name, wanted_name(options));
   std::optional<std::uint64_t> gid_index = options.gid_index;
   if (!gid_index) gid_index = GDX_TRY(number_from_environment(kGidIndexVariable, 0, UINT8_MAX));
   request.gid_index = gid_index ? static_cast<std::int32_t>(*gid_index) : -1;
   request.without_port = options.without_port ? 1 : 0;
-  const auto reply = GDX_TRY(daemon->call<ipc::HcaAnswer>(request));
-  const ipc::HcaAnswer& answer = reply.answer;
+  auto ranked = rank_hcas(options, list_hcas().value_or(std::vector<std::string>{}));
+  // gdxd may have other HCAs than those that this process sees.
+  if (wanted_name(options).empty()) ranked.push_back({"", "by gdxd"});
+  auto one = ranked.begin();
+  const auto ask = [&] {
+    ipc::set_text(request.name, one->name);
+    return daemon->call<ipc::HcaAnswer>(request);
+  };
+  auto reply = ask();
+  while (!reply && ++one != ranked.end()) reply = ask();
+  if (!reply) return tl::unexpected(reply.error());
+  const ipc::HcaAnswer& answer = reply->answer;
   Hca hca;
   hca.name_ = ipc::text_of(answer.name);
   hca.firmware_ = ipc::text_of(answer.firmware);
@@ -207,36 +235,42 @@ Result<Hca> Hca::open_by(std::shared_ptr<ipc::Daemon> daemon, const HcaOptions& 
   hca.path_mtu_bytes_ = answer.path_mtu_bytes;
   hca.device_memory_bytes_ = answer.device_memory_bytes;
   hca.is_software_ = answer.is_software != 0;
-  log::info("HCA {} by gdxd at {}", hca.name_, daemon->path());
+  hca.chosen_ = one->why;
+  log::info("HCA {} by gdxd at {}: chosen {}", hca.name_, daemon->path(), hca.chosen_);
   hca.daemon_ = std::move(daemon);
   return hca;
 }
 
 Result<Hca> Hca::open_here(const HcaOptions& options) {
   auto list = GDX_TRY(read_device_list());
-  const std::string wanted = wanted_name(options);
   std::optional<std::uint64_t> gid_index = options.gid_index;
   if (!gid_index) {
     gid_index = GDX_TRY(number_from_environment(kGidIndexVariable, 0, UINT8_MAX));
   }
   if (list.devices.empty()) {
+    const std::string wanted = wanted_name(options);
     return fail(Status::kNoDevice,
                 fmt::format("no RDMA HCA on this machine{}: run it under `gdx run -- PROGRAM` to use the "
                             "software HCA",
                             wanted.empty() ? "" : fmt::format(" (asked for {})", wanted)));
   }
   std::vector<Error> refusals;
-  for (ibv_device* device : list.devices) {
-    if (!wanted.empty() && wanted != ibv_get_device_name(device)) continue;
+  const std::vector<std::string> names = list.names();
+  for (const RankedNic& one : rank_hcas(options, names)) {
+    const auto found = std::ranges::find(names, one.name);
+    if (found == names.end()) {
+      return fail(Status::kNotFound,
+                  fmt::format("no HCA named {}: there are {}", one.name, fmt::join(names, ", ")));
+    }
     Hca hca;
-    auto opened = hca.open_on(device);
+    auto opened = hca.open_on(list.devices[static_cast<std::size_t>(found - names.begin())]);
     if (opened && !options.without_port) opened = hca.read_port(gid_index);
-    if (opened) return hca;
+    if (opened) {
+      hca.chosen_ = one.why;
+      if (options.name.empty()) log::info("HCA {}: chosen {}", hca.name_, hca.chosen_);
+      return hca;
+    }
     refusals.push_back(opened.error());
-  }
-  if (refusals.empty()) {
-    return fail(Status::kNotFound,
-                fmt::format("no HCA named {}: there are {}", wanted, fmt::join(list.names(), ", ")));
   }
   if (refusals.size() == 1) return tl::unexpected(refusals.front());
   std::string reasons = refusals.front().message;

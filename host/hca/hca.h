@@ -39,7 +39,7 @@ inline constexpr char kHcaVariable[] = "GDX_HCA";
 inline constexpr char kGidIndexVariable[] = "GDX_GID_INDEX";
 
 struct HcaOptions {
-  std::string name = {};  // empty: $GDX_HCA, and failing that the first mlx5 HCA that offers DevX
+  std::string name = {};  // empty: $GDX_HCA, and failing that the nearest mlx5 HCA that serves
   // Index in the port's GID table, of a RoCE v2 address, or of any on InfiniBand. None: $GDX_GID_INDEX;
   // without it an IPv4 address before an IPv6 one before a link-local one, on InfiniBand the first. Peers
   // need an address of one kind. One that is not named is of an interface in this network namespace.
@@ -49,6 +49,12 @@ struct HcaOptions {
   bool without_port = false;
   // Ignores $GDX_DAEMON: for tools that need the verbs context.
   bool in_this_process = false;
+  // GPU near which an HCA without a name is looked for, by CUDA's number. None: Gpu::current(). Without a GPU
+  // it is looked for near the processors on which this thread may run.
+  std::optional<int> gpu = std::nullopt;
+  // Number of this process among those of a job. Of HCAs at one distance it begins with that at this number
+  // modulo theirs.
+  std::uint32_t rank = 0;
 };
 
 // Returns the names of the RDMA devices in libibverbs's order.
@@ -102,6 +108,9 @@ class Hca {
   [[nodiscard]] const std::string& firmware() const { return firmware_; }
   [[nodiscard]] bool is_software() const { return is_software_; }
 
+  // Returns the reason for its choice: "as the nearest that serves: PIX from GPU 0000:3b:00.0".
+  [[nodiscard]] const std::string& chosen() const { return chosen_; }
+
   // Path of the device in sysfs; empty for one that gdxd has open.
   [[nodiscard]] const std::string& sysfs_path() const { return sysfs_path_; }
 
@@ -125,6 +134,7 @@ class Hca {
   Result<void> choose_gid(int gid_count, std::optional<std::uint64_t> wanted);
 
   std::string name_;
+  std::string chosen_;
   std::string sysfs_path_;
   std::string firmware_;
   std::unique_ptr<Device> device_;

@@ -44,7 +44,7 @@ struct TeamOptions {
 
   // Options below are those of what Team::create makes itself. Unused where the program gives its own.
   std::optional<WorldOptions> world = std::nullopt;  // none: the environment's
-  HcaOptions hca = {};
+  HcaOptions hca = {};  // `rank` is the world's, `gpu` the team's where none is set
   // Pools, whose slots endpoints lease when they need them; none: endpoints cannot push, or bounce. An HCA
   // without memory for pushes gets no pool of it.
   std::optional<StagingOptions> staging = StagingOptions{}.leased_by_use();

@@ -43,7 +43,10 @@ Result<void> TeamState::join() {
 }
 
 Result<void> TeamState::open_parts() {
-  own_.hca = GDX_TRY(Hca::open(options_.hca));
+  HcaOptions hca = options_.hca;
+  if (!hca.gpu) hca.gpu = options_.gpu;
+  hca.rank = world_->rank();
+  own_.hca = GDX_TRY(Hca::open(hca));
   hca_ = &*own_.hca;
   if (options_.staging && hca_->device_memory_bytes() == 0) {
     log::info("HCA {} has no memory of its own: a team on it does not push", hca_->name());

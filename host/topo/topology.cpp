@@ -70,6 +70,8 @@ PciDevice describe(hwloc_obj_t device) {
   described.os_name = rdma_name(device);
   described.runs_cuda = is_gpu(pci) && pci.vendor_id == kVendorNvidia;
   const hwloc_obj_t owner = owner_of(device);
+  for (int processor = -1; (processor = hwloc_bitmap_next(owner->cpuset, processor)) >= 0;)
+    described.processors.push_back(processor);
   if (owner->nodeset != nullptr && hwloc_bitmap_weight(owner->nodeset) == 1)
     described.numa_node = hwloc_bitmap_first(owner->nodeset);
   return described;

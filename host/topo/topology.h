@@ -13,11 +13,12 @@
 namespace gdx {
 
 struct PciDevice {
-  std::string bus_id;      // 0000:07:00.0
-  std::string name;        // vendor and model, or the vendor and device number
-  std::string os_name;     // of an RDMA device: mlx5_0; empty without a driver
-  int numa_node = -1;      // -1: unknown
-  bool runs_cuda = false;  // a GPU of NVIDIA's
+  std::string bus_id;                // 0000:07:00.0
+  std::string name;                  // vendor and model, or the vendor and device number
+  std::string os_name;               // of an RDMA device: mlx5_0; empty without a driver
+  int numa_node = -1;                // -1: unknown
+  std::vector<int> processors = {};  // near its root complex, by the system's numbers, in order
+  bool runs_cuda = false;            // a GPU of NVIDIA's
 };
 
 struct GpuNicPath {

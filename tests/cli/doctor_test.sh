@@ -231,7 +231,7 @@ refused = [command for command in step[4]["commands"] if command["errno"] != 0]
 # Strict, it has real-time timestamps only, and so refuses format 0.
 assert [c["status"] for c in refused] == (["0x03"] if os.environ.get("GDX_STRICT") else []), refused
 assert [c["command"] for c in step[3]["commands"]] == ["QUERY_HCA_CAP"] * 3
-assert step[2]["value"].endswith("; chosen as the first that serves: CUDA shows no GPU"), step[2]["value"]
+assert step[2]["value"].endswith("; chosen as the only one"), step[2]["value"]
 there = told["environment"]
 assert there["command_line"][1:] == ["doctor", "--hardware", "--output", sys.argv[1]], there["command_line"]
 assert there["variables"]["GDX_ACK_TIMEOUT"] == "20" and "LD_PRELOAD" in there["variables"], there["variables"]
@@ -263,9 +263,14 @@ told = json.load(open(sys.argv[1]))
 step = {one["step"]: one for one in told["steps"]}
 assert told["hca"] == "gdx1" and step[4]["verdict"] == "OK", (told["hca"], step[2])
 assert step[2]["value"].endswith("; chosen as the nearest that serves: PIX from GPU 0000:f0:00.0"), step[2]["value"]
-assert [fact["name"] for fact in step[2]["facts"]] == ["gdx1", "gdx0"], step[2]["facts"]
+assert [fact["name"] for fact in step[2]["facts"]] == ["gdx0", "gdx1"], step[2]["facts"]
 assert step[2]["advice"] == "--hca chooses another HCA", step[2]["advice"]
 PYTHON
+    # A program gets the same one, and is told.
+    run 100 env "${near[@]}" GDX_LOG=info "$gdx" run --hcas 2 -- "$gdx" info
+    expect 'info: HCA gdx1: chosen as the nearest that serves: PIX from GPU 0000:f0:00\.0$'
+    expect '^  chosen +as the nearest that serves: PIX from GPU 0000:f0:00\.0$'
+    [ "$(grep -c '^  chosen ' <<<"$out")" -eq 1 ] || fail "not one HCA is chosen"
     # A name has the last word, and the option's before the variable's.
     run 250 env "${near[@]}" GDX_HCA=gdx0 "$gdx" run --hcas 2 -- "$gdx" doctor --hardware --json
     expect '"value": "gdx0 .*; chosen by GDX_HCA"'

@@ -59,7 +59,7 @@ const std::vector<Layer>& layers() {
       {"host/bootstrap", {"base", "proto"}},
       {"host/gpu", {"driver-shim/cuda", "base"}},
       {"host/ipc", {"bootstrap", "base", "proto"}},
-      {"host/hca", {"ipc", "base", "proto"}},
+      {"host/hca", {"ipc", "gpu", "topo", "base", "proto"}},
       {"host/calibration", {"gpu", "topo", "driver-shim/cuda", "base", "proto"}},
       {"host/memory", {"hca", "ipc", "gpu", "topo", "driver-shim/cuda", "base", "proto"}},
       {"host/staging", {"memory", "hca", "ipc", "gpu", "base", "proto"}},

@@ -245,6 +245,14 @@ CUresult cuCtxPopCurrent_v2(CUcontext* context) {
   return CUDA_SUCCESS;
 }
 
+CUresult cuCtxGetDevice(CUdevice* device) {
+  const Call call;
+  if (const CUresult refusal = call.refusal_in_context(); refusal != CUDA_SUCCESS) return refusal;
+  if (device == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *device = current_device();
+  return CUDA_SUCCESS;
+}
+
 CUresult cuMemAlloc_v2(CUdeviceptr* address, size_t bytes) {
   const Call call;
   if (const CUresult refusal = call.refusal_in_context(); refusal != CUDA_SUCCESS) return refusal;

@@ -61,7 +61,11 @@ TEST_F(FakeCuda, without_a_current_context_calls_are_refused) {
   Pages pages(1);
   EXPECT_EQ(call().mem_host_register(pages.data, pages.bytes, 0), CUDA_ERROR_INVALID_CONTEXT);
   EXPECT_EQ(call().ctx_pop_current(nullptr), CUDA_ERROR_INVALID_CONTEXT);
+  CUdevice device = -1;
+  EXPECT_EQ(call().ctx_get_device(&device), CUDA_ERROR_INVALID_CONTEXT);
   ASSERT_EQ(call().ctx_push_current(context_), CUDA_SUCCESS);
+  EXPECT_EQ(call().ctx_get_device(&device), CUDA_SUCCESS);
+  EXPECT_EQ(device, 0);
 }
 
 TEST_F(FakeCuda, device_memory_touched_by_the_host_is_a_fault) {

@@ -212,7 +212,7 @@ TEST_F(DevxCommands, output_shorter_than_the_commands_own_is_refused) {
     std::vector<std::uint8_t> out(bytes, 0xff);
     EXPECT_EQ(send(std::span(out).first(bytes - 1)), EREMOTEIO) << opcode;
     EXPECT_EQ(prm::get(out, prm::kStatus), 0x51u) << opcode;
-    EXPECT_EQ(prm::get(out, prm::kSyndrome), 0x67640015u) << opcode;
+    EXPECT_EQ(prm::get(out, prm::kSyndrome), 0x67640016u) << opcode;
     EXPECT_EQ(send(out), 0) << opcode;
   }
 }

@@ -1,5 +1,4 @@
-// Parts of the bring-up that need no HCA, on fabricated machines: the order in which it tries HCAs, and its
-// environment.
+// Parts of the bring-up that need no HCA, on fabricated machines.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -22,36 +21,6 @@ namespace bring_up_test {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Pair;
-
-std::vector<std::string> names_of(const std::vector<Candidate>& candidates) {
-  std::vector<std::string> names;
-  names.reserve(candidates.size());
-  for (const Candidate& one : candidates) names.push_back(one.name);
-  return names;
-}
-
-TEST(BringUp, hca_nearest_to_the_first_gpu_of_cuda_is_tried_first) {
-  Disk disk;
-  Fabricated machine;
-  const std::vector<std::string> listed = {"rxe0", "mlx5_1", "mlx5_0"};
-  auto ranked = rank_hcas(disk.machine(machine), listed);
-  EXPECT_THAT(names_of(ranked), ElementsAre("mlx5_0", "mlx5_1", "rxe0"));
-  EXPECT_EQ(ranked[0].why, "as the nearest that serves: PIX from GPU 0000:18:00.0");
-  EXPECT_EQ(ranked[1].why, "as the nearest that serves: SYS from GPU 0000:18:00.0");
-  EXPECT_EQ(ranked[2].why, "as the first that serves: its distance from GPU 0000:18:00.0 is not known");
-  // CUDA_VISIBLE_DEVICES may leave another first.
-  machine.gpus.erase(kGpu0);
-  EXPECT_THAT(names_of(rank_hcas(disk.machine(machine), listed)), ElementsAre("mlx5_1", "mlx5_0", "rxe0"));
-}
-
-TEST(BringUp, hcas_are_tried_in_their_order_without_a_gpu) {
-  Disk disk;
-  Fabricated machine;
-  machine.gpus.clear();
-  const auto ranked = rank_hcas(disk.machine(machine), {"rxe0", "mlx5_1", "mlx5_0"});
-  EXPECT_THAT(names_of(ranked), ElementsAre("rxe0", "mlx5_1", "mlx5_0"));
-  EXPECT_EQ(ranked[0].why, "as the first that serves: CUDA shows no GPU");
-}
 
 TEST(BringUp, lag_is_told_as_far_as_the_hca_said) {
   EXPECT_EQ(describe_lag({}), "LAG unknown");
