@@ -54,9 +54,18 @@ Result<PointerFacts> whose_memory(const void* address) {
 Result<void> check_access(Access access) {
   const auto bits = static_cast<unsigned>(access);
   const auto remote_change = static_cast<unsigned>(Access::kRemoteWrite | Access::kRemoteAtomic);
-  if ((bits & remote_change) == 0 || (bits & static_cast<unsigned>(Access::kLocalWrite)) != 0) return {};
-  return fail(Status::kInvalidArgument,
-              "remote write or atomic access to memory needs local write access too");
+  const auto relaxed_signals = static_cast<unsigned>(Access::kRelaxedOrdering | Access::kRemoteAtomic);
+  if ((bits & remote_change) != 0 && (bits & static_cast<unsigned>(Access::kLocalWrite)) == 0) {
+    return fail(Status::kInvalidArgument,
+                "remote write or atomic access to memory needs local write access too");
+  }
+  if ((bits & relaxed_signals) == relaxed_signals) {
+    return fail(Status::kInvalidArgument,
+                "memory with relaxed ordering permits no remote atomics, because a signal there may pass its "
+                "payload: give signals a region without Access::kRelaxedOrdering, and payload one without "
+                "Access::kRemoteAtomic");
+  }
+  return {};
 }
 
 Memory& Memory::operator=(Memory&& other) noexcept {

@@ -23,9 +23,10 @@ enum class Access : unsigned {
   kRemoteWrite = 2,
   kRemoteRead = 4,
   kRemoteAtomic = 8,
-  // For payload alone: permits reordering of the HCA's writes to it on PCIe, which is faster on some
-  // machines. Without it a write passes none before it, so signals never have it. HCAs without the feature
-  // ignore it.
+  // For payload alone, and not beside kRemoteAtomic: permits reordering of the HCA's writes to it on PCIe,
+  // which is faster on some machines. A write to other memory passes none before it, unless the HCA's setting
+  // PCI_WR_ORDERING is force_relax. So signals, also those that are set, never lie in memory with it. HCAs
+  // without the feature ignore it.
   kRelaxedOrdering = 1 << 20,
   kAll = kLocalWrite | kRemoteWrite | kRemoteRead | kRemoteAtomic,
 };
@@ -89,8 +90,9 @@ class Memory {
 // this process has loaded it, reports whether it is GPU memory. GPU memory is registered by the way of
 // $GDX_GPU_REGISTRATION (auto, dmabuf, peermem) and host/memory/gpu_registration.h.
 // Errors: kInvalidArgument (null, zero length, a wrapping range, remote write or atomics without local
-// write), kNoMemory (locked-memory limit), kUnsupported (GPU memory: with the reason for every way), kSystem.
-// Through gdxd also kUnsupported for host memory outside what allocate_memory made.
+// write, remote atomics with relaxed ordering), kNoMemory (locked-memory limit), kUnsupported (GPU memory:
+// with the reason for every way), kSystem. Through gdxd also kUnsupported for host memory outside what
+// allocate_memory made.
 [[nodiscard]] Result<Memory> register_memory(const Hca& hca, void* address, std::size_t bytes,
                                              Access access = Access::kAll);
 
@@ -102,8 +104,9 @@ class Memory {
 [[nodiscard]] Result<Memory> allocate_shareable_memory(const Hca& hca, std::size_t bytes,
                                                        Access access = Access::kAll);
 
-// Checks rights as IBA 10.6.3 does: what a peer may change, the local side may, too. Errors:
-// kInvalidArgument.
+// Checks rights as IBA 10.6.3 does: what a peer may change, the local side may, too. Refuses atomics under
+// relaxed ordering. Errors: kInvalidArgument. Source: NCCL issue 2210: with PCI_ATOMIC_MODE 4 such an atomic
+// may pass the WRITEs before it.
 [[nodiscard]] Result<void> check_access(Access access);
 
 // Pages of this process under the address by which work requests name them.

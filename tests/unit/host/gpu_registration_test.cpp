@@ -412,13 +412,20 @@ TEST_F(RegisteredGpuMemory, relaxed_ordering_is_the_hcas_and_only_where_asked_fo
   static_assert(static_cast<int>(Access::kRelaxedOrdering) == IBV_ACCESS_RELAXED_ORDERING);
   const auto all = facts_of({true, true, true, {}}, PointerKind::kDevice, RegistrationChoice::kAuto);
   void* const address = allocate(4096);
-  for (const Access access : {Access::kAll, Access::kAll | Access::kRelaxedOrdering}) {
+  const Access payload = Access::kLocalWrite | Access::kRemoteWrite | Access::kRemoteRead;
+  for (const Access access : {Access::kAll, payload | Access::kRelaxedOrdering}) {
     const GpuRegion region{address, 4096, static_cast<int>(access), 0};
     ASSERT_TRUE(register_gpu_region(kRecordingVerbs, hca(), region, all));
     EXPECT_EQ(recorded.access, static_cast<int>(access));
   }
-  EXPECT_TRUE(register_memory(hca(), address, 4096, Access::kAll | Access::kRelaxedOrdering));
-  EXPECT_TRUE(allocate_memory(hca(), 4096, Access::kAll | Access::kRelaxedOrdering));
+  EXPECT_TRUE(register_memory(hca(), address, 4096, payload | Access::kRelaxedOrdering));
+  EXPECT_TRUE(allocate_memory(hca(), 4096, payload | Access::kRelaxedOrdering));
+  const Access both = Access::kAll | Access::kRelaxedOrdering;
+  for (const auto& refused : {register_memory(hca(), address, 4096, both), allocate_memory(hca(), 4096, both),
+                              allocate_shareable_memory(hca(), 4096, both)}) {
+    ASSERT_FALSE(refused);
+    EXPECT_THAT(refused.error().message, HasSubstr("relaxed ordering permits no remote atomics"));
+  }
 }
 
 TEST_F(RegisteredGpuMemory, umem_goes_the_same_ways) {

@@ -82,5 +82,19 @@ TEST(Access, change_by_a_peer_needs_local_write) {
   }
 }
 
+TEST(Access, relaxed_ordering_is_for_payload_alone) {
+  const Access payload =
+      Access::kLocalWrite | Access::kRemoteWrite | Access::kRemoteRead | Access::kRelaxedOrdering;
+  EXPECT_TRUE(check_access(payload));
+  const auto refused = check_access(payload | Access::kRemoteAtomic);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().status, Status::kInvalidArgument);
+  EXPECT_EQ(
+      refused.error().message,
+      "memory with relaxed ordering permits no remote atomics, because a signal there may pass its payload: "
+      "give signals a region without Access::kRelaxedOrdering, and payload one without "
+      "Access::kRemoteAtomic");
+}
+
 }  // namespace shared_file_test
 }  // namespace gdx
