@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "host/doctor/checks.h"
-#include "host/gpu/driver_parameters.h"
+#include "host/gpu/relaxed_stores.h"
 #include "host/topo/pci_sysfs.h"
 
 namespace gdx::doctor {
@@ -15,17 +15,29 @@ constexpr char kKernelRelease[] = "/proc/sys/kernel/osrelease";
 constexpr char kDmabufKernel[] = "6.1";
 constexpr char kGdrcopyVersion[] = "2.5";
 
-// Source: nvshmem.md in the documentation of DeepEP.
+// Sources: nvshmem.md in the documentation of DeepEP; open-gpu-kernel-modules, nv-linux.h (NV_IS_SUSER).
 constexpr char kMappingFix[] =
-    "options nvidia NVreg_EnableStreamMemOPs=1 NVreg_RegistryDwords=\"PeerMappingOverride=1;\" in "
-    "/etc/modprobe.d/nvidia.conf, then update-initramfs -u and reboot; or use GDRCopy, or a CPU proxy";
+    "options nvidia NVreg_RegistryDwords=\"PeerMappingOverride=1;\" in /etc/modprobe.d/nvidia.conf, then "
+    "update-initramfs -u and reboot; or CAP_SYS_ADMIN, of containers --cap-add=SYS_ADMIN";
 constexpr char kNoGpuStep[] =
     "with a GPU: lspci -d 10de: shows it, or the container hides it; without one: gdx run -- PROGRAM, built "
     "for the CPU layer, as gdx demo is";
-constexpr char kPeermemFix[] = "modprobe nvidia-peermem";
 constexpr char kDmabufFix[] = "a newer kernel (6.1) and the open GPU driver";
 
 std::string pair_name(const Pair& pair) { return fmt::format("{} with {}", pair.gpu, pair.hca.name); }
+
+// Without peer-memory calls in the kernel, which MLNX_OFED brings, nvidia-peermem returns EINVAL as it loads.
+// Source: open-gpu-kernel-modules, nvidia-peermem.c (NV_MLNX_IB_PEER_MEM_SYMBOLS_PRESENT).
+std::string gpu_memory_fix(const Machine& machine) {
+  const auto symbols = machine.read_all("/proc/kallsyms");
+  if (symbols && symbols->find(" ib_register_peer_memory_client") == std::string::npos)
+    return fmt::format(
+        "{}: without MLNX_OFED's peer-memory calls in this kernel nvidia-peermem does not load", kDmabufFix);
+  return fmt::format(
+      "modprobe nvidia-peermem, and where it says Invalid argument build the GPU driver anew with "
+      "MLNX_OFED installed; or {}",
+      kDmabufFix);
+}
 
 Finding judge_gpu(const Machine& machine, const std::string& gpu, const Result<std::vector<GpuSeen>>& seen) {
   if (!seen && machine.exists(kDriverVersion))
@@ -53,42 +65,36 @@ std::vector<Finding> check_driver(const Machine& machine) {
   return each(gpus, [&](const std::string& gpu) { return judge_gpu(machine, gpu, seen); });
 }
 
-// Root may map without the key, so a mapping by root proves nothing for others.
+// With CAP_SYS_ADMIN the driver maps without the key, so such a mapping proves nothing for others. Root in a
+// container may lack it.
 Finding judge_mapping(const Machine& machine, const Pair& pair, const Result<Refusal>& tried) {
+  constexpr unsigned kSysAdmin = 21;  // linux/capability.h
   const std::string subject = pair_name(pair);
   const auto parameters = machine.read(kNvidiaParameters);
   const std::string registry = parameters ? field(*parameters, "RegistryDwords").value_or("") : "";
-  const std::string stream_ops = parameters ? field(*parameters, "EnableStreamMemOPs").value_or("") : "";
-  const bool permitted = registry.find("PeerMappingOverride=1") != std::string::npos && stream_ops == "1";
-  const std::string keys = parameters ? fmt::format("{}: RegistryDwords: {}, EnableStreamMemOPs: {}",
-                                                    kNvidiaParameters, registry, stream_ops)
-                                      : machine.evidence(kNvidiaParameters);
+  const bool permitted = registry.find("PeerMappingOverride=1") != std::string::npos;
+  const bool privileged = is_capable(machine, kSysAdmin).value_or(true);
+  const std::string key = parameters ? fmt::format("{}: RegistryDwords: {}", kNvidiaParameters, registry)
+                                     : machine.evidence(kNvidiaParameters);
   if (tried && !tried->empty())
-    return {subject, Verdict::kFail, "a UAR page cannot be mapped", *tried + "; " + keys, kMappingFix};
-  if (parameters && !permitted && (!tried || machine.is_root)) {
+    return {subject, Verdict::kFail, "a UAR page cannot be mapped", *tried + "; " + key, kMappingFix};
+  if (parameters && !permitted && (!tried || privileged)) {
     return {subject, Verdict::kWarn,
-            tried ? "a UAR page maps for root; the keys that let others are not both set"
+            tried ? "a UAR page maps with CAP_SYS_ADMIN; the key that lets others is not set"
                   : "the driver lets no user map a UAR page",
-            keys, kMappingFix};
+            key, kMappingFix};
   }
   if (!tried)
-    return {subject, Verdict::kUnknown, "no UAR page was mapped", tried.error().message + "; " + keys};
-  if (!parameters && machine.is_root)
-    return {subject, Verdict::kUnknown, "a UAR page maps for root; for others is not known", keys};
-  return {subject, Verdict::kOk, "a UAR page was mapped", keys};
+    return {subject, Verdict::kUnknown, "no UAR page was mapped", tried.error().message + "; " + key};
+  if (!parameters && privileged)
+    return {subject, Verdict::kUnknown, "a UAR page maps with CAP_SYS_ADMIN; without is not known", key};
+  return {subject, Verdict::kOk, "a UAR page was mapped", key};
 }
 
 std::vector<Finding> check_mapping(const Machine& machine) {
   return each(nearest_pairs(machine), [&](const Pair& pair) {
     return judge_mapping(machine, pair, machine.probes.map_uar(pair.hca.name, pair.gpu));
   });
-}
-
-Result<GpuSeen> see_gpu(const Machine& machine, const std::string& bus_id) {
-  const auto seen = GDX_TRY(machine.probes.gpus());
-  const auto gpu = std::ranges::find(seen, bus_id, &GpuSeen::bus_id);
-  if (gpu == seen.end()) return fail(Status::kNotFound, "CUDA does not show the GPU");
-  return *gpu;
 }
 
 // Do the GPU and the HCA of a pair both take part? Absent: not all could be asked.
@@ -160,7 +166,7 @@ std::vector<Finding> check_peermem(const Machine& machine) {
     const bool known = told.gpu == false || told.hca == false;
     return {{"machine", known ? Verdict::kWarn : Verdict::kUnknown,
              known ? "nvidia_peermem is not loaded, and there is no dmabuf" : "nvidia_peermem is not loaded",
-             std::string(kModule) + ": absent", kPeermemFix}};
+             std::string(kModule) + ": absent", gpu_memory_fix(machine)}};
   }
   return {{"machine", Verdict::kOk, "nvidia_peermem is not loaded: dmabuf serves",
            std::string(kModule) + ": absent"}};
@@ -179,14 +185,19 @@ Finding judge_gpu_page(const Machine& machine, const Pair& pair) {
     return fmt::format("{}: {}", way, worked(tried) ? "registered" : tried ? *tried : tried.error().message);
   };
   const std::string evidence = text("dmabuf", dmabuf) + "; " + text("nvidia_peermem", peermem);
+  const bool detached = dmabuf && dmabuf->find(kDmabufDetached) != std::string::npos;
   if (!worked(dmabuf) && !worked(peermem)) {
     const bool tried = dmabuf && peermem;
     return {subject, tried ? Verdict::kFail : Verdict::kUnknown,
             tried ? "GPUDirect does not work: the HCA takes no GPU page" : "no GPU page was registered",
-            evidence, tried ? fmt::format("{}, or {}", kPeermemFix, kDmabufFix) : ""};
+            evidence,
+            !tried     ? ""
+            : detached ? kTopologyFix
+                       : gpu_memory_fix(machine)};
   }
   if (dmabuf && !dmabuf->empty() && ask_dmabuf(machine, pair).works())
-    return {subject, Verdict::kWarn, "both sides offer dmabuf, and it does not work", evidence};
+    return {subject, Verdict::kWarn, "both sides offer dmabuf, and it does not work", evidence,
+            detached ? kTopologyFix : ""};
   return {subject, Verdict::kOk, worked(dmabuf) ? "a GPU page registers by dmabuf" : "a GPU page registers",
           evidence};
 }
@@ -236,9 +247,11 @@ std::vector<Finding> check_gdrcopy(const Machine& machine) {
 
 constexpr Check kGpuChecks[] = {
     {"gpu", "the PCI tree, /proc/driver/nvidia/version, the CUDA driver", check_driver},
-    {"uar-mapping", "a UAR page mapped by cuMemHostRegister; /proc/driver/nvidia/params", check_mapping},
+    {"uar-mapping", "a UAR page mapped by cuMemHostRegister; /proc/driver/nvidia/params, CAP_SYS_ADMIN",
+     check_mapping},
     {"dmabuf", "ibv_reg_dmabuf_mr of descriptor -1, the GPU's attribute, the kernel's release", check_dmabuf},
-    {"peermem", "/sys/module/nvidia_peermem, nv_peer_mem, /sys/kernel/mm/memory_peers", check_peermem},
+    {"peermem", "/sys/module/nvidia_peermem, nv_peer_mem, /sys/kernel/mm/memory_peers, /proc/kallsyms",
+     check_peermem},
     {"registration", "a page of the host and of the GPU, registered by each way", check_registration},
     {"write-ordering", "the GPU's attributes GPU_DIRECT_RDMA_WRITES_ORDERING, HOST_NATIVE_ATOMIC_SUPPORTED",
      check_write_ordering},

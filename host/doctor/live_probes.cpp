@@ -108,7 +108,7 @@ Result<std::vector<GpuSeen>> see_gpus() {
   for (int ordinal = 0; ordinal < count; ++ordinal) {
     const auto gpu = GDX_TRY(Gpu::open(ordinal));
     seen.push_back({canonical_bus_id(gpu.pci_bus_id()).value_or(gpu.pci_bus_id()), gpu.exports_dmabuf(),
-                    gpu.orders_rdma_writes(), gpu.has_host_atomics()});
+                    gpu.orders_rdma_writes(), gpu.has_host_atomics(), gpu.compute_capability()});
   }
   return seen;
 }

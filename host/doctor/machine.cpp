@@ -11,6 +11,7 @@
 #include <array>
 #include <cerrno>
 #include <charconv>
+#include <cstdlib>
 #include <filesystem>
 #include <iterator>
 #include <sstream>
@@ -123,6 +124,13 @@ std::vector<HcaSeen> mlx5_hcas(const Machine& machine) {
   return hcas;
 }
 
+Result<GpuSeen> see_gpu(const Machine& machine, const std::string& bus_id) {
+  const auto seen = GDX_TRY(machine.probes.gpus());
+  const auto gpu = std::ranges::find(seen, bus_id, &GpuSeen::bus_id);
+  if (gpu == seen.end()) return fail(Status::kNotFound, "CUDA does not show the GPU");
+  return *gpu;
+}
+
 std::vector<Pair> nearest_pairs(const Machine& machine) {
   const auto hcas = mlx5_hcas(machine);
   const auto hca_of = [&](const GpuNicPath& path) {
@@ -145,6 +153,12 @@ std::optional<std::string> field(std::string_view text, std::string_view key) {
       return trimmed(begun.substr(key.size() + 1));
   }
   return std::nullopt;
+}
+
+std::optional<bool> is_capable(const Machine& machine, unsigned capability) {
+  const auto text = field(machine.read(kProcessStatus).value_or(""), "CapEff");
+  if (!text) return std::nullopt;
+  return (std::strtoull(text->c_str(), nullptr, 16) >> capability & 1) != 0;
 }
 
 std::string first_line(std::string_view text) { return std::string(text.substr(0, text.find('\n'))); }

@@ -16,6 +16,8 @@
 
 namespace gdx::doctor {
 
+inline constexpr char kProcessStatus[] = "/proc/self/status";
+
 // The outcome of something that was tried: empty where it worked, else why not, as the kernel or driver says.
 using Refusal = std::string;
 
@@ -24,6 +26,7 @@ struct GpuSeen {  // by the CUDA driver
   bool exports_dmabuf = false;
   bool orders_writes = false;  // those of an HCA, for kernels that run: the attribute
   bool over_c2c = false;       // joined to the processor by it
+  int compute_capability = 0;  // 90 for sm_90
 };
 
 struct DeviceMemory {  // MEMIC
@@ -98,6 +101,9 @@ struct Machine {
 // Those of `machine.hcas` that are hardware and mlx5, which gdx drives.
 [[nodiscard]] std::vector<HcaSeen> mlx5_hcas(const Machine& machine);
 
+// Returns the GPU as CUDA shows it. Errors: those of the probe; kNotFound.
+[[nodiscard]] Result<GpuSeen> see_gpu(const Machine& machine, const std::string& bus_id);
+
 struct Pair {
   std::string gpu;  // bus id
   HcaSeen hca;
@@ -110,6 +116,8 @@ struct Pair {
 // The value behind the first "KEY:" at the beginning of a line of `text`.
 [[nodiscard]] std::optional<std::string> field(std::string_view text, std::string_view key);
 [[nodiscard]] std::string first_line(std::string_view text);
+// Returns whether this process has a capability of linux/capability.h. Absent: its status cannot be read.
+[[nodiscard]] std::optional<bool> is_capable(const Machine& machine, unsigned capability);
 [[nodiscard]] std::vector<std::string> words_of(const std::string& text);
 // Returns one setting from mlxconfig's output: "  CNP_DSCP_P1      48".
 [[nodiscard]] std::optional<std::string> nic_setting(const std::string& text, const std::string& key);

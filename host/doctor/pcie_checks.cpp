@@ -5,7 +5,7 @@
 #include <set>
 
 #include "host/doctor/checks.h"
-#include "host/gpu/driver_parameters.h"
+#include "host/gpu/relaxed_stores.h"
 #include "host/topo/pci_sysfs.h"
 
 namespace gdx::doctor {
@@ -75,8 +75,7 @@ std::vector<Finding> check_path(const Machine& machine) {
 
 // May this process, and so a rank that is started like it, run near its GPU?
 std::vector<Finding> check_affinity(const Machine& machine) {
-  constexpr char kStatus[] = "/proc/self/status";
-  const auto allowed = field(machine.read(kStatus).value_or(""), "Cpus_allowed_list");
+  const auto allowed = field(machine.read(kProcessStatus).value_or(""), "Cpus_allowed_list");
   std::vector<Finding> findings;
   for (const Pair& pair : nearest_pairs(machine)) {
     const int node = std::ranges::find(machine.topology.gpus, pair.gpu, &PciDevice::bus_id)->numa_node;
@@ -87,13 +86,13 @@ std::vector<Finding> check_affinity(const Machine& machine) {
     const bool may = std::ranges::any_of(parse_ranges(allowed.value_or("")), [&](std::uint64_t one) {
       return std::ranges::find(processors, one) != processors.end();
     });
-    findings.push_back(judge(
-        pair.gpu, allowed && near ? std::optional(may) : std::nullopt,
-        {fmt::format("this process may run on NUMA node {}", node),
-         fmt::format("this process may not run on NUMA node {}", node),
-         "whether this process may run near it is not known"},
-        fmt::format("{}: Cpus_allowed_list: {}; {}", kStatus, allowed.value_or("?"), machine.evidence(path)),
-        fmt::format("move the rank to NUMA node {}", node)));
+    findings.push_back(judge(pair.gpu, allowed && near ? std::optional(may) : std::nullopt,
+                             {fmt::format("this process may run on NUMA node {}", node),
+                              fmt::format("this process may not run on NUMA node {}", node),
+                              "whether this process may run near it is not known"},
+                             fmt::format("{}: Cpus_allowed_list: {}; {}", kProcessStatus,
+                                         allowed.value_or("?"), machine.evidence(path)),
+                             fmt::format("move the rank to NUMA node {}", node)));
   }
   return findings;
 }
@@ -114,8 +113,27 @@ std::optional<unsigned> device_control(const Machine& machine, const std::string
   return std::nullopt;
 }
 
-// The NVIDIA driver lets its GPUs send relaxed where its parameters say so, and then gdx does not push. On a
-// NIC it is for payload that is registered so.
+// The NVIDIA driver lets a GPU store relaxed where its parameters or a hypervisor say so, and then gdx does
+// not push.
+Finding judge_stores(const Machine& machine, const std::string& gpu) {
+  constexpr int kMayBeAsked = 80;  // compute capability of GPUs that a hypervisor may ask
+  const auto seen = see_gpu(machine, gpu);
+  const RelaxedStores relaxed = relaxed_stores(gpu, seen ? seen->compute_capability : 0, machine.root);
+  if (!relaxed.cause.empty())
+    return {gpu, Verdict::kWarn,
+            "may store out of order: a doorbell may pass the payload, so gdx does not push", relaxed.cause,
+            relaxed.fix};
+  const std::string of_unseen = seen ? "" : relaxed_stores(gpu, kMayBeAsked, machine.root).cause;
+  if (!of_unseen.empty())
+    return {gpu, Verdict::kUnknown, "whether it stores in order is not known",
+            fmt::format("{}; {}", seen.error().message, of_unseen)};
+  const bool known = machine.read(kNvidiaParameters).has_value();
+  return judge(gpu, known ? std::optional(true) : std::nullopt,
+               {"stores in order", "", "whether it stores in order is not known"},
+               known ? fmt::format("{}: strict", kNvidiaParameters) : machine.evidence(kNvidiaParameters));
+}
+
+// On a NIC relaxed ordering is for payload that is registered so.
 std::vector<Finding> check_relaxed_ordering(const Machine& machine) {
   constexpr unsigned kRelaxedOrdering = 1 << 4;
   std::vector<Finding> findings = each(mlx5_hcas(machine), [&](const HcaSeen& hca) {
@@ -125,16 +143,9 @@ std::vector<Finding> check_relaxed_ordering(const Machine& machine) {
                   "RlxdOrd is for root to know"},
                  device_folder(hca.bus_id) + "/config: DevCtl RlxdOrd");
   });
-  if (std::ranges::none_of(machine.topology.gpus, &PciDevice::runs_cuda)) return findings;
-  const auto parameters = machine.read(kNvidiaParameters);
-  const std::string relaxed = relaxed_ordering_in(parameters.value_or(""));
-  findings.push_back(judge(
-      "GPUs", parameters ? std::optional(relaxed.empty()) : std::nullopt,
-      {"store in order", "may store out of order: a doorbell may pass the payload, so gdx does not push",
-       "whether they store in order is not known"},
-      parameters ? fmt::format("{}: {}", kNvidiaParameters, relaxed.empty() ? "strict" : relaxed)
-                 : machine.evidence(kNvidiaParameters),
-      kStrictOrderingFix));
+  for (const PciDevice& gpu : machine.topology.gpus) {
+    if (gpu.runs_cuda) findings.push_back(judge_stores(machine, gpu.bus_id));
+  }
   return findings;
 }
 
@@ -149,17 +160,45 @@ std::vector<Finding> tell_read_request(const Machine& machine) {
   });
 }
 
-// No source says what these settings should be: they are told, and nothing is advised.
-std::vector<Finding> tell_settings(const Machine& machine) {
-  return each(mlx5_hcas(machine), [&](const HcaSeen& hca) {
+// Returns the number of a setting that mlxconfig prints as NAME(NUMBER).
+std::string_view number_of(std::string_view setting) {
+  setting.remove_prefix(std::min(setting.find('(') + 1, setting.size()));
+  return setting.substr(0, setting.find(')'));
+}
+
+// With force_relax no key keeps the order of its writes, so a signal may pass its payload. Sources: NCCL
+// issues 531 and 615, where per_mkey is required. In atomic mode 4 an atomic is one transaction on PCIe,
+// which under a relaxed key passes WRITEs; gdx makes no such key. Sources: NCCL issue 2210, DeepEP issue
+// 661. No source says what MAX_ACC_OUT_READ should be.
+std::vector<Finding> check_settings(const Machine& machine) {
+  constexpr std::string_view kForceRelax = "1";
+  constexpr std::string_view kPcieAtomics = "4";
+  return each(mlx5_hcas(machine), [&](const HcaSeen& hca) -> Finding {
     const auto text = machine.probes.run({"mlxconfig", "-d", hca.bus_id, "q"});
-    const auto reads = text ? nic_setting(*text, "MAX_ACC_OUT_READ") : std::nullopt;
-    const auto ordering = text ? nic_setting(*text, "PCI_WR_ORDERING") : std::nullopt;
+    const std::string evidence = text ? fmt::format("mlxconfig -d {} q", hca.bus_id) : text.error().message;
+    const auto setting = [&](const char* name) {
+      return text ? nic_setting(*text, name).value_or("?") : std::string("?");
+    };
+    const std::string reads = setting("MAX_ACC_OUT_READ");
+    const std::string ordering = setting("PCI_WR_ORDERING");
+    const std::string atomics = setting("PCI_ATOMIC_MODE");
+    const std::string told =
+        fmt::format("MAX_ACC_OUT_READ {}, PCI_WR_ORDERING {}, PCI_ATOMIC_MODE {}", reads, ordering, atomics);
+    if (number_of(ordering) == kForceRelax)
+      return {
+          hca.name, Verdict::kFail,
+          fmt::format("PCI_WR_ORDERING {}: a signal may pass its payload, which is then wrong", ordering),
+          fmt::format("{}: {}", evidence, told),
+          fmt::format("mlxconfig -d {} set PCI_WR_ORDERING=0 (per_mkey), then mlxfwreset -d {} reset, or a "
+                      "cold reboot",
+                      hca.bus_id, hca.bus_id)};
+    const bool known = reads != "?" && ordering != "?" && atomics != "?";
+    const bool passes = number_of(atomics) == kPcieAtomics;
     return judge(
-        hca.name, reads && ordering ? std::optional(true) : std::nullopt,
-        {fmt::format("MAX_ACC_OUT_READ {}, PCI_WR_ORDERING {}", reads.value_or("?"), ordering.value_or("?")),
-         "", "MAX_ACC_OUT_READ and PCI_WR_ORDERING are not known"},
-        text ? fmt::format("mlxconfig -d {} q", hca.bus_id) : text.error().message);
+        hca.name, known ? std::optional(true) : std::nullopt,
+        {passes ? told + ": an atomic under a relaxed key may pass WRITEs; gdx makes no such key" : told, "",
+         "not all is known: " + told},
+        evidence);
   });
 }
 
@@ -168,9 +207,10 @@ constexpr Check kPcieChecks[] = {
     {"iommu", "/sys/kernel/iommu_groups, /proc/cmdline", check_iommu},
     {"path", "the PCI tree: PIX, PXB, PHB, NODE or SYS", check_path},
     {"affinity", "/proc/self/status, /sys/devices/system/node", check_affinity},
-    {"relaxed-ordering", "Device Control of NICs, the NVIDIA driver's parameters", check_relaxed_ordering},
+    {"relaxed-ordering", "Device Control of NICs, the NVIDIA driver's parameters, a hypervisor's requests",
+     check_relaxed_ordering},
     {"read-request", "Device Control of NICs", tell_read_request},
-    {"nic-settings", "mlxconfig: MAX_ACC_OUT_READ, PCI_WR_ORDERING", tell_settings},
+    {"nic-settings", "mlxconfig: MAX_ACC_OUT_READ, PCI_WR_ORDERING, PCI_ATOMIC_MODE", check_settings},
 };
 
 }  // namespace

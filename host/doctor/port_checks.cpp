@@ -398,18 +398,19 @@ std::vector<Finding> check_device_memory(const Machine& machine) {
   });
 }
 
-std::vector<Finding> check_data_direct(const Machine& machine) {
+// Programs, and no setting of the machine, decide its use: it is told, and nothing is advised.
+std::vector<Finding> tell_data_direct(const Machine& machine) {
   std::vector<Finding> findings;
   for (const HcaSeen& hca : mlx5_hcas(machine)) {
     if (hca.device_id != kConnectX8) continue;
     const auto path = machine.probes.data_direct(hca.name);
-    findings.push_back(judge(hca.name, path ? std::optional(path->empty()) : std::nullopt,
-                             {"no Data Direct function", "registrations do not use its Data Direct function",
-                              "Data Direct is not known"},
-                             "mlx5dv_get_data_direct_sysfs_path: " + (!path           ? path.error().message
-                                                                      : path->empty() ? "none"
-                                                                                      : *path),
-                             "register with MLX5DV_REG_DMABUF_ACCESS_DATA_DIRECT"));
+    findings.push_back(judge(
+        hca.name, path ? std::optional(true) : std::nullopt,
+        {path && !path->empty() ? "gdx does not use its Data Direct function" : "no Data Direct function", "",
+         "Data Direct is not known"},
+        "mlx5dv_get_data_direct_sysfs_path: " + (!path           ? path.error().message
+                                                 : path->empty() ? "none"
+                                                                 : *path)));
   }
   return findings;
 }
@@ -442,7 +443,7 @@ constexpr Check kPortChecks[] = {
     {"discards", "ethtool -S INTERFACE: discards and pauses", check_discards},
     {"firmware", "fw_ver of HCAs of one model", check_firmware},
     {"device-memory", "max_dm_size, and the largest ibv_alloc_dm", check_device_memory},
-    {"data-direct", "mlx5dv_get_data_direct_sysfs_path", check_data_direct},
+    {"data-direct", "mlx5dv_get_data_direct_sysfs_path", tell_data_direct},
     {"efa", "hw_counters/rdma_write_bytes", check_efa},
     {"reachability", "a put between each two ports", check_reachability},
 };

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
 
 #include "base/parse_number.h"
 #include "host/doctor/checks.h"
@@ -12,7 +11,6 @@ namespace gdx::doctor {
 namespace {
 
 constexpr char kLimits[] = "/proc/self/limits";
-constexpr char kStatus[] = "/proc/self/status";
 constexpr std::uint64_t kMiB = 1 << 20;
 
 // Compares modules on disk, for the next boot, with the running ones.
@@ -47,11 +45,6 @@ std::vector<Finding> check_rdma_core(const Machine& machine) {
                 {"rdma-core " + version, "older than 44, from which on gdx is tested",
                  "which rdma-core this is is not known"},
                 "libmlx5: " + machine.libmlx5, "upgrade rdma-core")};
-}
-
-bool is_capable(const Machine& machine, unsigned capability) {
-  const auto text = field(machine.read(kStatus).value_or(""), "CapEff");
-  return text && (std::strtoull(text->c_str(), nullptr, 16) >> capability & 1) != 0;
 }
 
 struct Limit {
@@ -89,7 +82,7 @@ Finding judge_limit(const Machine& machine, const std::string& text, const Limit
   const std::string evidence = fmt::format("{}: {} {}", kLimits, limit.title, words[0]);
   if (*soft >= limit.least)
     return {"machine", Verdict::kOk, fmt::format("{}: {}", limit.title, words[0]), evidence};
-  if (limit.least == UINT64_MAX && is_capable(machine, kIpcLock))
+  if (limit.least == UINT64_MAX && is_capable(machine, kIpcLock).value_or(false))
     return {"machine", Verdict::kOk, fmt::format("{}: no limit, by CAP_IPC_LOCK", limit.title), evidence};
   return {"machine", Verdict::kWarn, fmt::format("{}: {}", limit.title, limit.what), evidence, limit.fix};
 }
@@ -183,18 +176,18 @@ std::vector<Finding> check_cgroup(const Machine& machine) {
 
 // No source says which a container needs: they are told, and nothing is advised.
 std::vector<Finding> tell_capabilities(const Machine& machine) {
-  const auto text = field(machine.read(kStatus).value_or(""), "CapEff");
+  const auto text = field(machine.read(kProcessStatus).value_or(""), "CapEff");
   const bool contained = machine.exists("/.dockerenv") || machine.exists("/run/.containerenv");
   std::string names;
   constexpr std::array<std::pair<unsigned, const char*>, 4> kOfInterest = {
       {{13, "NET_RAW"}, {14, "IPC_LOCK"}, {21, "SYS_ADMIN"}, {23, "SYS_NICE"}}};
   for (const auto& [number, name] : kOfInterest)
-    names += is_capable(machine, number) ? fmt::format(" {}", name) : "";
+    names += is_capable(machine, number).value_or(false) ? fmt::format(" {}", name) : "";
   return {judge("machine", text ? std::optional(true) : std::nullopt,
                 {fmt::format("{}capabilities of interest:{}", contained ? "a container; " : "",
                              names.empty() ? " none" : names),
                  "", "capabilities are not known"},
-                fmt::format("{}: CapEff: {}", kStatus, text.value_or("cannot be read")))};
+                fmt::format("{}: CapEff: {}", kProcessStatus, text.value_or("cannot be read")))};
 }
 
 // No source says how many huge pages there should be: they are told, and nothing is advised.

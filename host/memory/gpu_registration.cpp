@@ -24,6 +24,7 @@ namespace gdx {
 namespace {
 
 constexpr int kNoDescriptor = -1;
+constexpr int kLinuxNotSupported = 524;  // ENOTSUPP of linux/errno.h, which programs are not to see
 
 ibv_mr* reg_mr(ibv_pd* pd, void* address, std::size_t bytes, int access) {
   return ibv_reg_mr(pd, address, bytes, access);  // a macro
@@ -70,6 +71,10 @@ Result<SharedRegion> share(const GpuRegion& region) {
 
 tl::unexpected<Error> refused(const Hca& hca, RegistrationWay way, int error) {
   const Status status = error == ENOMEM ? Status::kNoMemory : Status::kUnsupported;
+  if (way == RegistrationWay::kDmabuf && error == kLinuxNotSupported) {
+    return fail(status, fmt::format("the GPU's driver does not attach HCA {} ({}); see dmesg: {}", hca.name(),
+                                    kDmabufDetached, kTopologyFix));
+  }
   const char* const text = std::strerror(error);
   return fail(status, way == RegistrationWay::kDmabuf
                           ? fmt::format("HCA {} does not take it: {}", hca.name(), text)
@@ -161,7 +166,8 @@ std::string refusal_advice(const RegistrationFacts& facts) {
   if (facts.choice == RegistrationChoice::kDmabuf) {
     advice.push_back(fmt::format("nvidia_peermem: excluded by ${}", kGpuRegistrationVariable));
   } else if (!facts.peermem_loaded) {
-    advice.emplace_back("nvidia_peermem: not loaded: modprobe nvidia_peermem");
+    advice.emplace_back(
+        "nvidia_peermem: not loaded: modprobe nvidia_peermem, which needs MLNX_OFED's peer-memory calls");
   }
   return fmt::format("{}", fmt::join(advice, "; "));
 }

@@ -78,6 +78,15 @@ struct RegistrationFacts {
   return RegistrationWay::kRefused;
 }
 
+// Part of the message where the GPU's driver refuses the HCA a dmabuf, and the remedy. It attaches an HCA
+// only on a chipset that it knows, below a common switch, or in a virtual machine. Source:
+// open-gpu-kernel-modules, nv-pci.c (nv_grdma_pci_topology_supported).
+inline constexpr char kDmabufDetached[] = "ENOTSUPP";
+inline constexpr char kTopologyFix[] =
+    "options nvidia NVreg_GrdmaPciTopoCheckOverride=1 in /etc/modprobe.d/nvidia.conf, then update-initramfs "
+    "-u "
+    "and reboot";
+
 // "dmabuf", "nvidia_peermem", ...
 [[nodiscard]] const char* registration_name(RegistrationWay way);
 // Returns the obstacles of untried ways, and their remedies; for facts that decide kRefused.

@@ -6,8 +6,6 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
-#include <iterator>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -17,6 +15,7 @@
 #include "base/mapped_pages.h"
 #include "base/page_size.h"
 #include "base/trace.h"
+#include "host/gpu/relaxed_stores.h"
 #include "host/ipc/daemon.h"
 #include "host/memory/memory.h"
 #include "host/staging/credit_service.h"
@@ -270,23 +269,23 @@ Result<StagingLease> StagingPool::lease(const CreditChannel& channel, std::uint3
   return StagingLease(pool_, endpoint, std::min(pool_->rules.minimum_slots, at_most));
 }
 
-Result<void> StagingPool::map_to(const Gpu& gpu, const std::string& driver_parameters) {
+Result<void> StagingPool::map_to(const Gpu& gpu, const std::string& root) {
   if (pool_->memory == StagingMemory::kNic) {
-    std::ifstream file(driver_parameters);
-    const std::string text(std::istreambuf_iterator<char>(file), {});
-    if (const std::string relaxed = relaxed_ordering_in(text); !relaxed.empty()) {
-      return fail(Status::kUnsupported,
-                  fmt::format("kernels of GPU {} cannot push: by {} in {} a doorbell may pass the payload "
-                              "before it; load the driver with {}, or use another mode than push",
-                              gpu.ordinal(), relaxed, driver_parameters, kStrictOrderingFix));
+    const RelaxedStores relaxed = relaxed_stores(gpu.pci_bus_id(), gpu.compute_capability(), root);
+    if (!relaxed.cause.empty()) {
+      return fail(
+          Status::kUnsupported,
+          fmt::format("kernels of GPU {} cannot push: by {} a doorbell may pass the payload before it; "
+                      "use another mode than push, or remedy it: {}",
+                      gpu.ordinal(), relaxed.cause, relaxed.fix));
     }
   }
   pool_->mapping = GDX_TRY(gpu.map(pool_->region.base, pool_->bytes));
   return {};
 }
 
-std::string StagingPool::map_if_allowed(const Gpu& gpu, const std::string& driver_parameters) {
-  const auto mapped = map_to(gpu, driver_parameters);
+std::string StagingPool::map_if_allowed(const Gpu& gpu, const std::string& root) {
+  const auto mapped = map_to(gpu, root);
   if (mapped) return {};
   log::warn("kernels of this process do not push: {}", mapped.error().message);
   return mapped.error().message;

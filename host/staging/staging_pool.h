@@ -11,7 +11,6 @@
 #include <string>
 
 #include "base/result.h"
-#include "host/gpu/driver_parameters.h"
 #include "host/gpu/gpu.h"
 #include "host/hca/hca.h"
 #include "host/staging/credit_exchange.h"
@@ -129,14 +128,13 @@ class StagingPool {
   [[nodiscard]] StagingLease reference(std::uint32_t at_most);
 
   // Lets kernels of `gpu` store to the pool's memory, for the pool's life. Errors: those of Gpu::map;
-  // kUnsupported for memory on the NIC where the driver's parameters, a file, let a doorbell pass the
-  // payload. Threads: one.
-  [[nodiscard]] Result<void> map_to(const Gpu& gpu, const std::string& driver_parameters = kNvidiaParameters);
+  // kUnsupported for memory on the NIC where the driver's parameters or a hypervisor, as files below `root`
+  // tell, let a doorbell pass the payload. Threads: one.
+  [[nodiscard]] Result<void> map_to(const Gpu& gpu, const std::string& root = "");
   // Does the same for kernels that can do without pushes. Logs an error of map_to() as a warning and returns
   // its text; empty when the memory is mapped. Endpoints for the GPU are then made without the pool. Threads:
   // one.
-  [[nodiscard]] std::string map_if_allowed(const Gpu& gpu,
-                                           const std::string& driver_parameters = kNvidiaParameters);
+  [[nodiscard]] std::string map_if_allowed(const Gpu& gpu, const std::string& root = "");
 
   // Functions from here to daemon_number() serve gdxd, whose clients reach the pool by them.
 

@@ -33,7 +33,7 @@ std::string config_output(int number) {
   return fmt::format(
       "Device #1:\n----------\n\nDevice type:    ConnectX7\n\nConfigurations:         Next Boot\n"
       "         MAX_ACC_OUT_READ                    {}\n         PCI_WR_ORDERING                     "
-      "per_mkey(0)\n"
+      "per_mkey(0)\n         PCI_ATOMIC_MODE                     PCI_ATOMIC_DISABLED_EXT_ATOMIC_ENABLED(0)\n"
       "         ROCE_CC_PRIO_MASK_P1                255\n         CNP_DSCP_P1                         "
       "{}\n",
       128 >> number, 48 + number);
@@ -54,7 +54,7 @@ void add_gpu(Fabricated& machine, const std::string& bus_id, int number) {
   machine.files[fmt::format("/proc/driver/nvidia/gpus/{}/information", bus_id)] =
       fmt::format("Model: \t\t NVIDIA H100\nDevice Minor: \t {}", number);
   machine.files[fmt::format("/dev/nvidia{}", number)] = "";
-  machine.gpus[bus_id] = {bus_id, true, true};
+  machine.gpus[bus_id] = {bus_id, true, true, false, 90};
   machine.topology.gpus.push_back({bus_id, "NVIDIA H100", "", number, true});
 }
 
@@ -66,6 +66,8 @@ void add_system(Fabricated& machine) {
       "EnablePCIERelaxedOrderingMode: 0\nRegistryDwords: \"PeerMappingOverride=1;\"\n";
   files["/proc/sys/kernel/osrelease"] = "6.8.0-52-generic";
   files["/proc/cmdline"] = "BOOT_IMAGE=/vmlinuz root=/dev/sda1 quiet";
+  files["/proc/cpuinfo"] = "processor\t: 0\nflags\t\t: fpu sse2 nx\nbugs\t\t: mds\n";
+  files["/proc/kallsyms"] = "0000000000000000 t ib_register_peer_memory_client\t[ib_core]\n";
   files["/proc/meminfo"] = "MemTotal: 2113446972 kB\nHugePages_Total:     640\n";
   files["/proc/self/status"] = "Name:\tgdx\nCapEff:\t000001ffffffffff\nCpus_allowed_list:\t0-95\n";
   files["/proc/self/cgroup"] = "0::/user.slice\n";
@@ -149,7 +151,7 @@ Probes probes_of(const std::shared_ptr<const Fabricated>& told, const std::strin
   probes.data_direct = [told](const std::string& hca) -> Result<std::string> {
     if (told->blind) return fail(Status::kSystem, "not tried");
     const auto found = told->data_direct.find(hca);
-    return found == told->data_direct.end() ? std::string() : found->second;
+    return found == told->data_direct.end() ? Result<std::string>(std::string()) : found->second;
   };
   return probes;
 }

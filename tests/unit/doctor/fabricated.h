@@ -43,7 +43,7 @@ struct Fabricated {
   std::map<std::string, std::string> unreached;     // by "HCA with HCA"
   std::map<std::string, std::string> unopened;      // by path or HCA
   std::map<std::string, DeviceMemory> device_memory;
-  std::map<std::string, std::string> data_direct;
+  std::map<std::string, Result<std::string>> data_direct;
   bool blind = false;  // nothing can be tried
 
   void replace(const std::string& path, const std::string& from, const std::string& to);

@@ -3,16 +3,6 @@
 #include <fmt/format.h>
 
 namespace gdx::doctor {
-namespace {
-
-constexpr auto kWarn = Verdict::kWarn;
-constexpr auto kFail = Verdict::kFail;
-constexpr auto kUnknown = Verdict::kUnknown;
-constexpr char kMappingKey[] = "NVreg_RegistryDwords=\"PeerMappingOverride=1;\"";
-constexpr char kLimits[] = "/proc/self/limits";
-constexpr char kStatus[] = "/proc/self/status";
-constexpr char kPorts[] = "mlx5_0 with mlx5_1";
-constexpr char kParameters[] = "/proc/driver/nvidia/params";
 
 std::string pci(const std::string& bus_id, const std::string& file) {
   return "/sys/bus/pci/devices/" + bus_id + "/" + file;
@@ -25,13 +15,24 @@ std::string port(const std::string& name, const std::string& file) { return hca(
 void set(Fabricated& machine, const std::string& path, const std::string& text) {
   machine.files[path] = text;
 }
-void no_program(Fabricated& machine, const std::string& name) {
-  std::erase_if(machine.programs, [&](const auto& program) { return program.first.starts_with(name + " "); });
-}
 void set_gids(Fabricated& machine, const std::string& name, const std::string& type, const std::string& gid) {
   machine.remove_all(port(name, "gid"));
   set(machine, port(name, "gid_attrs/types/0"), type);
   set(machine, port(name, "gids/0"), gid);
+}
+void of_docker(Fabricated& machine) { machine.replace(kStatus, "000001ffffffffff", "00000000a80425fb"); }
+void make_virtual(Fabricated& machine) { machine.replace("/proc/cpuinfo", " nx", " nx hypervisor"); }
+
+namespace {
+
+constexpr auto kWarn = Verdict::kWarn;
+constexpr auto kFail = Verdict::kFail;
+constexpr auto kUnknown = Verdict::kUnknown;
+constexpr char kMappingKey[] = "NVreg_RegistryDwords=\"PeerMappingOverride=1;\"";
+constexpr char kPorts[] = "mlx5_0 with mlx5_1";
+
+void no_program(Fabricated& machine, const std::string& name) {
+  std::erase_if(machine.programs, [&](const auto& program) { return program.first.starts_with(name + " "); });
 }
 void bound_to_node_0(Fabricated& machine) { machine.replace(kStatus, "0-95", "0-47"); }
 
@@ -79,11 +80,23 @@ const std::vector<Fault> kGpuFaults = {
      {{{"uar-mapping", kPair0}, kFail, kMappingKey}}},
     {"no PeerMappingOverride", [](Fabricated& m) { m.replace(kParameters, "PeerMappingOverride=1;", ""); },
      both("uar-mapping", kPair0, kPair1, kWarn, kMappingKey)},
-    {"no EnableStreamMemOPs",
-     [](Fabricated& m) { m.replace(kParameters, "EnableStreamMemOPs: 1", "EnableStreamMemOPs: 0"); },
-     both("uar-mapping", kPair0, kPair1, kWarn, "NVreg_EnableStreamMemOPs=1")},
+    {"no PeerMappingOverride, and root of a container",
+     [](Fabricated& m) {
+       m.replace(kParameters, "PeerMappingOverride=1;", "");
+       of_docker(m);
+       for (const char* pair : {kPair0, kPair1})
+         m.unmapped[pair] = "operation not permitted (CUDA error 800)";
+     },
+     both("uar-mapping", kPair0, kPair1, kFail, "--cap-add=SYS_ADMIN")},
+    {"no PeerMappingOverride, and CAP_SYS_ADMIN without root",
+     [](Fabricated& m) {
+       m.replace(kParameters, "PeerMappingOverride=1;", "");
+       m.is_root = false;
+     },
+     both("uar-mapping", kPair0, kPair1, kWarn, kMappingKey)},
     {"driver's parameters unreadable", [](Fabricated& m) { m.files.erase(kParameters); },
-     joined({both("uar-mapping", kPair0, kPair1, kUnknown), {{{"relaxed-ordering", "GPUs"}, kUnknown, ""}}})},
+     joined(
+         {both("uar-mapping", kPair0, kPair1, kUnknown), both("relaxed-ordering", kGpu0, kGpu1, kUnknown)})},
     {"GPU exports no dmabuf",
      [](Fabricated& m) { m.gpus[kGpu0].exports_dmabuf = false; },
      {{{"dmabuf", kPair0}, kWarn, "the open GPU driver"}}},
@@ -99,6 +112,30 @@ const std::vector<Fault> kGpuFaults = {
              {{{"peermem", "machine"}, kWarn, "modprobe nvidia-peermem"}},
              both("registration", kPair0, kPair1, kFail, "modprobe nvidia-peermem")}),
      {{"modules", "nvidia_peermem"}}},
+    {"neither dmabuf nor nvidia_peermem, nor its calls in the kernel",
+     [](Fabricated& m) {
+       for (auto& [bus_id, gpu] : m.gpus) gpu.exports_dmabuf = false;
+       m.remove_all("/sys/module/nvidia_peermem");
+       set(m, "/proc/kallsyms", "0000000000000000 t ib_register_client\t[ib_core]\n");
+     },
+     joined({both("dmabuf", kPair0, kPair1, kWarn, "the open GPU driver"),
+             {{{"peermem", "machine"}, kWarn, "nvidia-peermem does not load"}},
+             both("registration", kPair0, kPair1, kFail, "nvidia-peermem does not load")}),
+     {{"modules", "nvidia_peermem"}}},
+    {"driver that attaches no HCA to a dmabuf",
+     [](Fabricated& m) {
+       m.unregistered[fmt::format("dmabuf {}", kPair0)] = "does not attach HCA mlx5_0 (ENOTSUPP)";
+     },
+     {{{"registration", kPair0}, kWarn, "NVreg_GrdmaPciTopoCheckOverride=1"}},
+     {{"dmabuf", kPair0}}},
+    {"driver that attaches no HCA to a dmabuf, and no nvidia_peermem",
+     [](Fabricated& m) {
+       for (const char* pair : {kPair0, kPair1})
+         m.unregistered[fmt::format("dmabuf {}", pair)] = "does not attach the HCA (ENOTSUPP)";
+       m.remove_all("/sys/module/nvidia_peermem");
+     },
+     both("registration", kPair0, kPair1, kFail, "NVreg_GrdmaPciTopoCheckOverride=1"),
+     {{"dmabuf", kPair0}, {"dmabuf", kPair1}, {"peermem", "machine"}, {"modules", "nvidia_peermem"}}},
     {"nv_peer_mem loaded",
      [](Fabricated& m) { set(m, "/sys/module/nv_peer_mem/version", "1.3-0"); },
      {{{"peermem", "machine"}, kWarn, "rmmod nv_peer_mem"}}},
@@ -256,12 +293,12 @@ const std::vector<Fault> kPortFaults = {
     {"device memory used up",
      [](Fabricated& m) { m.device_memory["mlx5_1"].largest_bytes = 0; },
      {{{"device-memory", "mlx5_1"}, kWarn, ""}}},
-    {"Data Direct not used",
+    {"Data Direct unknown",
      [](Fabricated& m) {
        set(m, pci(kNic0, "device"), "0x1023");
-       m.data_direct["mlx5_0"] = "/sys/devices/pci0000:18/0000:18:01.0/0000:1b:00.0";
+       m.data_direct["mlx5_0"] = fail(Status::kUnsupported, "this libmlx5 cannot be asked");
      },
-     {{{"data-direct", "mlx5_0"}, kWarn, "MLX5DV_REG_DMABUF_ACCESS_DATA_DIRECT"}},
+     {{{"data-direct", "mlx5_0"}, kUnknown, ""}},
      {{"rate", "mlx5_1"}, {"firmware", "mlx5_1"}}},  // it has no like any more
     {"EFA writes nothing",
      [](Fabricated& m) {
@@ -369,12 +406,52 @@ const std::vector<Fault> kPcieFaults = {
      {{{"affinity", kGpu1}, kUnknown, ""}}},
     {"GPUs with relaxed ordering",
      [](Fabricated& m) { m.replace(kParameters, "RelaxedOrderingMode: 0", "RelaxedOrderingMode: 1"); },
-     {{{"relaxed-ordering", "GPUs"}, kWarn, "NVreg_EnablePCIERelaxedOrderingMode=0"}}},
+     both("relaxed-ordering", kGpu0, kGpu1, kWarn, "NVreg_EnablePCIERelaxedOrderingMode=0")},
     {"GPUs with relaxed ordering by the registry",
      [](Fabricated& m) {
        m.replace(kParameters, "RegistryDwords: \"", "RegistryDwords: \"RmSetPCIERelaxedOrdering=0x2;");
      },
-     {{{"relaxed-ordering", "GPUs"}, kWarn, "no RmSetPCIERelaxedOrdering"}}},
+     both("relaxed-ordering", kGpu0, kGpu1, kWarn, "no RmSetPCIERelaxedOrdering")},
+    {"a GPU that the hypervisor asks for relaxed ordering",
+     [](Fabricated& m) {
+       make_virtual(m);
+       m.gpus[kGpu0].compute_capability = 80;
+       m.files[pci(kGpu0, "config")][0xe8] = 0x14;
+     },
+     {{{"relaxed-ordering", kGpu0}, kWarn, "have the hypervisor ask for no relaxed ordering"}},
+     {{"gpu", kGpu0}}},
+    {"GPUs that a hypervisor may ask, unknown to an ordinary user",
+     [](Fabricated& m) {
+       make_virtual(m);
+       for (auto& [bus_id, gpu] : m.gpus) {
+         gpu.compute_capability = 86;
+         m.files[pci(bus_id, "config")].resize(64);
+       }
+     },
+     both("relaxed-ordering", kGpu0, kGpu1, kWarn, "leave the virtual machine"),
+     {{"gpu", kGpu0}, {"gpu", kGpu1}}},
+    {"a hidden GPU that a hypervisor may ask",
+     [](Fabricated& m) {
+       make_virtual(m);
+       m.gpus.erase(kGpu1);
+       m.files[pci(kGpu1, "config")].resize(64);
+     },
+     {{{"relaxed-ordering", kGpu1}, kUnknown, ""},
+      {{"gpu", kGpu1}, kWarn, ""},
+      {{"uar-mapping", kPair1}, kUnknown, ""},
+      {{"dmabuf", kPair1}, kUnknown, ""},
+      {{"registration", kPair1}, kUnknown, ""},
+      {{"write-ordering", kGpu1}, kUnknown, ""}}},
+    {"NIC whose writes pass each other",
+     [](Fabricated& m) {
+       m.replace_output(fmt::format("mlxconfig -d {} q", kNic1), "per_mkey(0)", "force_relax(1)");
+     },
+     {{{"nic-settings", "mlx5_1"}, kFail, fmt::format("mlxconfig -d {} set PCI_WR_ORDERING=0", kNic1)}}},
+    {"NIC whose order of writes is not told",
+     [](Fabricated& m) {
+       m.replace_output(fmt::format("mlxconfig -d {} q", kNic0), "PCI_WR_ORDERING ", "PCI_XX_ORDERING ");
+     },
+     {{{"nic-settings", "mlx5_0"}, kUnknown, ""}}},
     {"NIC without relaxed ordering",
      [](Fabricated& m) { set(m, pci(kNic1, "config"), config_space(0x2900)); },
      {{{"relaxed-ordering", kNic1}, kWarn, ""}}},
@@ -401,7 +478,8 @@ const std::vector<Fault> kSystemFaults = {
        m.replace(kLimits, "Max locked memory         unlimited", "Max locked memory         8388608  ");
        m.replace(kStatus, "000001ffffffffff", "0000000000000000");
      },
-     {{{"locked-memory", "machine"}, kWarn, "--ulimit memlock=-1"}}},
+     {{{"locked-memory", "machine"}, kWarn, "--ulimit memlock=-1"}},
+     {{"uar-mapping", kPair0}, {"uar-mapping", kPair1}}},  // no capability maps without the key
     {"small stack",
      [](Fabricated& m) { m.replace(kLimits, "8388608    ", "1048576    "); },
      {{{"stack", "machine"}, kWarn, "--ulimit stack=67108864"}},
@@ -483,87 +561,5 @@ void make_infiniband(Fabricated& machine) {
   machine.programs.erase("mlnx_qos -i eth0");
   machine.programs.erase("mlnx_qos -i eth1");
 }
-
-// A machine whose command line alone tells what the IOMMU does.
-static std::function<void(Fabricated&)> of_iommu(const char* word) {
-  return [word](Fabricated& m) {
-    m.remove_all("/sys/kernel/iommu_groups");
-    m.replace("/proc/cmdline", "quiet", word);
-  };
-}
-
-static const std::vector<Fault> kGoodVariants = {
-    {"RoCE v2 over IPv4", [](Fabricated&) {}},
-    {"RoCE v2 over IPv6",
-     [](Fabricated& m) {
-       for (const char* name : {"mlx5_0", "mlx5_1"})
-         set_gids(m, name, "RoCE v2", "2001:0db8:0000:0000:0000:0000:0000:0001");
-     }},
-    {"container",
-     [](Fabricated& m) {
-       set(m, "/.dockerenv", "");
-       set(m, "/proc/self/cgroup", "0::/");
-       m.remove_all("/sys/fs/cgroup/user.slice");
-       set(m, "/sys/fs/cgroup/cgroup.procs", "1");
-       m.replace(kStatus, "000001ffffffffff", "00000000a80425fb");
-       m.is_root = false;
-     }},
-    {"little locked memory and CAP_IPC_LOCK",
-     [](Fabricated& m) {
-       m.replace(kLimits, "Max locked memory         unlimited", "Max locked memory         8388608  ");
-     }},
-    {"dmabuf alone", [](Fabricated& m) { m.remove_all("/sys/module/nvidia_peermem"); }},
-    {"no GDRCopy",
-     [](Fabricated& m) {
-       m.remove_all("/sys/module/gdrdrv");
-       m.files.erase("/dev/gdrdrv");
-     }},
-    {"no IOMMU",
-     [](Fabricated& m) {
-       m.remove_all("/sys/kernel/iommu_groups");
-       for (const char* device : {kGpu0, kGpu1, kNic0, kNic1}) m.files.erase(pci(device, "iommu_group"));
-     }},
-    {"IOMMU in passthrough by the command line", of_iommu("intel_iommu=on iommu=pt")},
-    {"IOMMU off by the command line", of_iommu("intel_iommu=off")},
-    {"the same of AMD", of_iommu("amd_iommu=off")},
-    {"the same of any", of_iommu("iommu.passthrough=1")},
-    {"traffic class for gdx alone",
-     [](Fabricated& m) {
-       for (const char* name : {"mlx5_0", "mlx5_1"}) m.remove_all(hca(name, "tc"));
-     }},
-    {"several switches", [](Fabricated& m) { m.topology.paths[0].path = PathClass::kPxb; }},
-    {"one root complex",
-     [](Fabricated& m) {
-       m.topology.paths[0] = {0, 0, PathClass::kPhb};
-     }},
-    {"modules of the kernel's own",
-     [](Fabricated& m) {
-       set(m, "/sys/module/mlx5_core", "/");
-       m.files.erase("/sys/module/mlx5_core/version");
-       m.programs["modinfo -F version mlx5_core"] = "";
-     }},
-    {"ConnectX-8 without Data Direct",
-     [](Fabricated& m) {
-       for (const char* nic : {kNic0, kNic1}) set(m, pci(nic, "device"), "0x1023");
-     }},
-    {"a NIC of another vendor",
-     [](Fabricated& m) {
-       set(m, hca("bnxt_re0", "device/vendor"), "0x14e4");
-       set(m, hca("bnxt_re0", "device/driver"), "@../../../../bus/pci/drivers/bnxt_en");
-       set(m, port("bnxt_re0", "state"), "1: DOWN");
-     }},
-    {"EFA that writes",
-     [](Fabricated& m) {
-       set(m, hca("rdmap0", "device/vendor"), "0x1d0f");
-       set(m, hca("rdmap0", "device/driver"), "@../../../../bus/pci/drivers/efa");
-       set(m, port("rdmap0", "hw_counters/rdma_write_bytes"), "4096");
-     }},
-    {"a GPU of another vendor",
-     [](Fabricated& m) {
-       m.topology.gpus.push_back({"0000:c1:00.0", "Instinct", "", 1, false});
-     }},
-};
-
-const std::vector<Fault>& good_variants() { return kGoodVariants; }
 
 }  // namespace gdx::doctor

@@ -18,12 +18,12 @@ const std::vector<Fault> machines = {
     {"no UAR page for any user",
      [](Fabricated& m) {
        m.gpus.erase(kGpu0);
-       m.is_root = false;
+       of_docker(m);
        m.replace("/proc/driver/nvidia/params", "PeerMappingOverride=1;", "");
      }},
     {"a UAR page for a user, and no parameters",
      [](Fabricated& m) {
-       m.is_root = false;
+       of_docker(m);
        m.files.erase("/proc/driver/nvidia/params");
      }},
     {"neither nvidia_peermem nor CUDA",

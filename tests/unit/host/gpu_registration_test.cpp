@@ -372,6 +372,18 @@ TEST_F(RegisteredGpuMemory, hca_out_of_memory_tries_no_other_way) {
   EXPECT_EQ(recorded.peermem_calls, 0);
 }
 
+// As of a chipset that the driver does not know, without a common switch.
+TEST_F(RegisteredGpuMemory, driver_that_does_not_attach_the_hca_is_named_with_its_parameter) {
+  auto facts = facts_of({true, true, false, {}}, PointerKind::kDevice, RegistrationChoice::kAuto);
+  recorded.error = 524;
+  const auto refused = register_gpu_region(kRecordingVerbs, hca(), {allocate(4096), 4096, 0, 0}, facts);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().status, Status::kUnsupported);
+  EXPECT_THAT(refused.error().message,
+              AllOf(HasSubstr(kDmabufDetached), HasSubstr("NVreg_GrdmaPciTopoCheckOverride=1"),
+                    HasSubstr("needs MLNX_OFED's peer-memory calls"), Not(HasSubstr("\n"))));
+}
+
 TEST_F(RegisteredGpuMemory, forced_way_is_obeyed_by_register_memory) {
   setenv(kGpuRegistrationVariable, "dmabuf", 1);
   void* const address = allocate(4096);

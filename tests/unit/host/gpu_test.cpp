@@ -4,8 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <optional>
@@ -16,6 +18,7 @@
 
 #include "base/page_size.h"
 #include "host/direct/peer_mapping.h"
+#include "host/gpu/relaxed_stores.h"
 #include "host/hca/hca.h"
 #include "host/memory/memory.h"
 #include "host/queue/endpoint.h"
@@ -231,7 +234,7 @@ TEST_F(OnFakeGpu, device_pages_without_peer_mapping_name_the_module_option) {
   EXPECT_THAT(plain.error().message, HasSubstr("these are device pages"));
 }
 
-TEST(DriverParameters, relaxed_ordering_is_found_under_either_name) {
+TEST(RelaxedStores, parameter_is_found_under_either_name) {
   const std::string strict =
       "EnableStreamMemOPs: 1\nEnablePCIERelaxedOrderingMode: 0\nRegistryDwords: \"PeerMappingOverride=1;\"\n";
   EXPECT_EQ(relaxed_ordering_in(strict), "");
@@ -244,25 +247,87 @@ TEST(DriverParameters, relaxed_ordering_is_found_under_either_name) {
     EXPECT_EQ(relaxed_ordering_in(strict + line), "RmSetPCIERelaxedOrdering=2") << line;
 }
 
+// Files of the kernel below a folder.
+class KernelFiles {
+ public:
+  KernelFiles() = default;
+  ~KernelFiles() { std::filesystem::remove_all(root); }
+  KernelFiles(const KernelFiles&) = delete;
+  KernelFiles& operator=(const KernelFiles&) = delete;
+  void write(const std::string& path, const std::string& text) const {
+    std::filesystem::create_directories(std::filesystem::path(root + path).parent_path());
+    std::ofstream(root + path, std::ios::binary) << text;
+  }
+  const std::string root = testing::TempDir() + "/kernel_files_" + std::to_string(getpid());
+};
+
+constexpr char kGpuConfig[] = "/sys/bus/pci/devices/0000:f0:00.0/config";
+constexpr char kProcessors[] = "/proc/cpuinfo";
+constexpr char kOfAMachine[] = "processor\t: 0\nflags\t\t: fpu sse2 nx\nbugs\t\t: hypervisor \n";
+constexpr char kOfAVirtualMachine[] = "processor\t: 0\nflags\t\t: fpu sse2 hypervisor\nbugs\t\t:\n";
+
+TEST(RelaxedStores, virtual_machine_is_told_by_the_flags_of_a_processor) {
+  EXPECT_FALSE(is_virtual_machine(kOfAMachine));
+  EXPECT_TRUE(is_virtual_machine(kOfAVirtualMachine));
+  EXPECT_FALSE(is_virtual_machine("processor\t: 0\nFeatures\t: fp asimd\n"));
+  EXPECT_TRUE(is_virtual_machine("")) << "nothing says that it is none";
+}
+
+// Only these GPUs' driver does as the hypervisor asks, which root can read and others must suppose.
+TEST(RelaxedStores, hypervisor_may_ask_gpus_of_ampere_and_no_others) {
+  const KernelFiles files;
+  const auto cause = [&](int capability) {
+    return relaxed_stores("0000:F0:00.0", capability, files.root).cause;
+  };
+  files.write(kProcessors, kOfAMachine);
+  files.write(kGpuConfig, std::string(64, '\0'));
+  for (const int capability : {80, 86, 90}) EXPECT_EQ(cause(capability), "") << "on no hypervisor";
+  files.write(kProcessors, kOfAVirtualMachine);
+  for (const int capability : {80, 86}) {
+    EXPECT_THAT(cause(capability), AllOf(HasSubstr("a hypervisor (/proc/cpuinfo)"), HasSubstr(kGpuConfig)));
+  }
+  for (const int capability : {75, 87, 89, 90, 100}) EXPECT_EQ(cause(capability), "") << capability;
+  std::string config(256, '\0');
+  files.write(kGpuConfig, config);
+  EXPECT_EQ(cause(80), "") << "root sees that it does not ask";
+  config[0xe8] = 0x04;  // the speed of the root port
+  files.write(kGpuConfig, config);
+  EXPECT_EQ(cause(80), "");
+  config[0xe8] = 0x14;
+  files.write(kGpuConfig, config);
+  EXPECT_EQ(cause(80), std::string("bit 4 at 0xe8 of ") + kGpuConfig);
+  EXPECT_EQ(cause(90), "");
+  files.write(kNvidiaParameters, "EnablePCIERelaxedOrderingMode: 1\n");
+  EXPECT_EQ(cause(90), "EnablePCIERelaxedOrderingMode: 1 in /proc/driver/nvidia/params");
+}
+
 TEST_F(OnFakeGpu, relaxed_ordering_refuses_the_memory_of_the_nic_and_no_other) {
   const auto hca = Hca::open();
   ASSERT_TRUE(hca) << hca.error().message;
   auto nic = StagingPool::create(*hca);
   auto host = StagingPool::create(*hca, StagingOptions::in_host_memory());
   ASSERT_TRUE(nic && host);
-  const std::string parameters = testing::TempDir() + "/params";
-  std::ofstream(parameters) << "EnablePCIERelaxedOrderingMode: 1\n";
-  const auto refused = nic->map_to(gpu(), parameters);
+  const KernelFiles files;
+  files.write(kNvidiaParameters, "EnablePCIERelaxedOrderingMode: 1\n");
+  const auto refused = nic->map_to(gpu(), files.root);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().status, Status::kUnsupported);
   EXPECT_THAT(refused.error().message,
-              AllOf(HasSubstr("EnablePCIERelaxedOrderingMode: 1 in " + parameters),
+              AllOf(HasSubstr("EnablePCIERelaxedOrderingMode: 1 in /proc/driver/nvidia/params"),
                     HasSubstr("NVreg_EnablePCIERelaxedOrderingMode=0"), HasSubstr("another mode than push")));
-  EXPECT_EQ(nic->map_if_allowed(gpu(), parameters), refused.error().message);
+  EXPECT_EQ(nic->map_if_allowed(gpu(), files.root), refused.error().message);
   EXPECT_FALSE(is_mapped(nic->base()));
-  EXPECT_TRUE(host->map_to(gpu(), parameters));
-  std::ofstream(parameters) << "EnablePCIERelaxedOrderingMode: 0\n";
-  EXPECT_EQ(nic->map_if_allowed(gpu(), parameters), "");
+  EXPECT_TRUE(host->map_to(gpu(), files.root));
+  files.write(kNvidiaParameters, "EnablePCIERelaxedOrderingMode: 0\n");
+  files.write(kProcessors, kOfAVirtualMachine);
+  setenv("GDX_FAKE_CUDA_MAJOR", "8", 1);
+  const auto ampere = Gpu::open();
+  unsetenv("GDX_FAKE_CUDA_MAJOR");
+  ASSERT_TRUE(ampere) << ampere.error().message;
+  EXPECT_THAT(nic->map_if_allowed(*ampere, files.root),
+              AllOf(HasSubstr("cannot push: by a hypervisor"), HasSubstr("another mode than push")));
+  EXPECT_FALSE(is_mapped(nic->base()));
+  EXPECT_EQ(nic->map_if_allowed(gpu(), files.root), "");
   EXPECT_TRUE(is_mapped(nic->base()));
 }
 
