@@ -73,7 +73,8 @@ enum Access : std::uint32_t {  // bit values of enum ib_uverbs_access_flags
   kRemoteAtomic = 8,
   kWindowBind = 1 << 4,
   kZeroBased = 1 << 5,
-  kOnDemand = 1 << 6,  // pages need not be mapped before use, and base may be address 0
+  kOnDemand = 1 << 6,          // pages need not be mapped before use, and base may be address 0
+  kRelaxedOrdering = 1 << 20,  // PCIe may let writes to it pass those before them
 };
 
 // A part of another key's range. It ends where the next one begins.

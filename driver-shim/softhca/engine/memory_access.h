@@ -37,6 +37,11 @@ class MemoryAccess {
                              std::uint32_t access) const {
     return memory_.keys.first_extent(mkey, user_, address, length_bytes, access).at != nullptr;
   }
+  // Returns whether PCIe may let writes under the key pass those before them.
+  [[nodiscard]] bool is_relaxed(std::uint32_t mkey) const {
+    const MemoryRegionSpec* const region = memory_.keys.find(mkey);
+    return region != nullptr && (region->access & kRelaxedOrdering) != 0;
+  }
   [[nodiscard]] bool can_scatter(const std::vector<DataPiece>& pieces) const;
   // Returns the place of a piece in device memory; nullopt if it lies elsewhere.
   [[nodiscard]] std::optional<std::size_t> device_offset(const DataPiece& piece) const {

@@ -455,6 +455,14 @@ void QueuePair::report_violation(const char* what, std::uint16_t wqe_counter) {
             wqe_counter, what);
 }
 
+void QueuePair::report_relaxed_signal(std::uint32_t rkey) {
+  if (std::exchange(relaxed_signal_reported_, true)) return;
+  log::warn(
+      "{}: QP 0x{:x} got an atomic under key 0x{:x}, which permits relaxed ordering: a signal there may pass "
+      "its payload; register signals without IBV_ACCESS_RELAXED_ORDERING",
+      hca_.config.name, qpn_, rkey);
+}
+
 void QueuePair::write_send_completion(const SendSlot& slot, std::uint32_t length_bytes,
                                       mlx5::Syndrome syndrome) {
   Completion completion;

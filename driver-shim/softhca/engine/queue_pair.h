@@ -153,6 +153,7 @@ class QueuePair final : private transport::RequesterPort, private transport::Res
   void hold_staging(SendSlot& slot);
   void release_staging();
   void report_violation(const char* what, std::uint16_t wqe_counter);
+  void report_relaxed_signal(std::uint32_t rkey);
   // Sends a packet whose payload `fill` stores. Returns its bytes; 0: `fill` has returned false.
   template <typename Fill>
   std::size_t transmit(const wire::Address& destination, const roce::Headers& headers,
@@ -182,6 +183,7 @@ class QueuePair final : private transport::RequesterPort, private transport::Res
   wire::Address datagram_source_;                  // of the newest UD packet
   Pacer pacer_;
   bool violation_reported_ = false;
+  bool relaxed_signal_reported_ = false;
   bool responses_first_ = false;  // in the next turn to send
   FlightRecorder<kFlightEvents> flight_;
   FlightEvent flush_{.kind = FlightKind::kFlush};  // all flushed WQEs that flight_ does not have

@@ -180,6 +180,7 @@ bool QueuePair::write(std::uint32_t rkey, std::uint64_t address, std::span<const
 
 std::optional<std::uint64_t> QueuePair::execute(std::uint32_t rkey, std::uint64_t address,
                                                 const transport::AtomicOperation& operation) {
+  if (hca_.config.strict && memory_.is_relaxed(rkey)) report_relaxed_signal(rkey);
   return memory_.execute(rkey, address, operation);
 }
 

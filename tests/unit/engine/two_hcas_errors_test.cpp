@@ -113,6 +113,50 @@ TEST_F(FailingHcas, dead_peer_exceeds_the_retries) {
 }
 
 // Queue pairs that DevX has made are in counter set 0 until their program says otherwise.
+// A WRITE of 8 B may be payload, so of all signals an atomic alone is told from it.
+TEST(StrictSignals, atomic_under_a_relaxed_key_is_named_once_and_executed) {
+  for (const bool strict : {true, false}) {
+    Node a;
+    Node b(*wire::open_wire({}, {}), 1 << 20, {.strict = strict});
+    a.connect(b);
+    b.connect(a);
+    const auto relaxed = b.hca->register_memory({.pd = b.pd,
+                                                 .base = b.memory.data(),
+                                                 .iova = b.remote(0).address,
+                                                 .length_bytes = 4096,
+                                                 .access = Node::kAllAccess | kRelaxedOrdering});
+    ASSERT_TRUE(relaxed);
+    const auto add_under = [&](std::uint32_t rkey) {
+      a.post_fetch_add(a.local(0, 8), {b.remote(0).address, rkey}, 1);
+      a.ring();
+      ASSERT_EQ(await_send(a, b)->syndrome, Syndrome::kNone);
+    };
+    const auto warnings_of = [](const auto& act) {
+      testing::internal::CaptureStderr();
+      act();
+      return testing::internal::GetCapturedStderr();
+    };
+    EXPECT_EQ(warnings_of([&] {
+                a.post_write(a.local(0, 8), {b.remote(8).address, *relaxed});
+                a.post_write(a.local(0, 64), {b.remote(64).address, *relaxed});
+                a.post_read(a.local(0, 8), {b.remote(0).address, *relaxed});
+                a.ring();
+                for (int i = 0; i < 3; ++i) ASSERT_EQ(await_send(a, b)->syndrome, Syndrome::kNone);
+                add_under(b.mkey);
+              }),
+              "");
+    const std::string named = warnings_of([&] {
+      for (int i = 0; i < 2; ++i) add_under(*relaxed);
+    });
+    const std::size_t first = named.find("got an atomic under key");
+    EXPECT_EQ(first != std::string::npos, strict) << named;
+    EXPECT_EQ(named.find("got an atomic", first + 1), std::string::npos) << named;
+    std::uint64_t word = 0;
+    std::memcpy(&word, b.memory.data(), sizeof word);
+    EXPECT_EQ(word, 3u);
+  }
+}
+
 TEST(StrictCounters, count_no_queue_pair_in_set_0) {
   for (const std::uint8_t set : {std::uint8_t{0}, kPortCounterSet}) {
     Node a(*wire::open_wire({}, {}), 1 << 20, {.strict = true});
