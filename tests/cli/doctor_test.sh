@@ -45,6 +45,7 @@ declare -A found_by=(
   [torn_blueflame]='6 13|12 16|8 x 8 B: opcode 13, .*syndrome 0x02'
   [backward_doorbell]='14|6 7 11 12 13 15 16|newest first: pair [0-9]+: the completion is .*syndrome 0x05'
   [stale_payload]='15 5 7 12||payload host, signal host: [0-9]+ of 10000 messages stale; the first: of 64 bytes, byte 0 '
+  [force_relax]='15||payload host, signal host: [0-9]+ of 10000 messages stale; the first: of 64 bytes, byte 0 '
   [mute_blueflame]='13||on the CPU layer: one store .TMA.: failed: timed out; bursts of 8: failed: timed out; 4 x 16 B of a thread: 0 of 200 copies used; '
   [disguised]='||'
   [no_ack_timeout]='||' # between two hosts, as the case peer sees

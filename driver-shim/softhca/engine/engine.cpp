@@ -52,6 +52,7 @@ Engine::Engine(const HcaConfig& config, std::unique_ptr<wire::Wire> wire, std::b
              .memory = {},
              .foreign = {},
              .counters = {},
+             .late = {},
              .arrivals = {}},
       random_(std::move(random)),
       clock_(std::move(clock)),
@@ -228,6 +229,7 @@ int Engine::serve_active() {
 // Ends a step: packets first, then the completions that announce them, then datagrams of QP 1. A connection's
 // end must not become visible before its peer's earlier packets.
 void Engine::finish_step() {
+  parts_.late.end_step();
   parts_.foreign.synchronize();  // before the step's packets and completions announce it
   parts_.windows.send_due(parts_.now_ns, [this](const auto&... packet) { send_window(packet...); });
   assert(parts_.windows.check_invariants() == nullptr);
@@ -284,7 +286,7 @@ int Engine::step() {
 std::uint64_t Engine::idle_ns() {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock) return kHeldElsewhere;
-  if (arrivals_left_ || !parts_.wire->arm()) return 0;
+  if (arrivals_left_ || !parts_.late.empty() || !parts_.wire->arm()) return 0;
   const auto rung = [](std::byte* page, std::size_t offset) {
     return uar_word(page, offset).load(std::memory_order_relaxed) != 0;
   };

@@ -88,12 +88,14 @@ Errno Engine::replace_memory(std::uint32_t mkey, const MemoryRegionSpec& spec) {
   if (region == nullptr || region->device_memory || spec.device_memory || region->umr || spec.umr)
     return EINVAL;
   if (const Errno error = check(spec)) return error;
+  parts_.late.land_all();
   parts_.memory.replace(mkey, spec);
   return 0;
 }
 
 Errno Engine::deregister_memory(std::uint32_t mkey) {
   const std::scoped_lock lock(mutex_);
+  parts_.late.land_all();  // memory without a key may be the program's again
   return parts_.memory.remove(mkey) ? 0 : EINVAL;
 }
 

@@ -30,12 +30,13 @@ enum class PlantedFault : std::uint8_t {
   kDisguised,         // no counter shows that it is software, so that programs take it for hardware
   kNoAckTimeout,      // a queue pair has ack timeout 0, whatever was set: it never sends again, nor gives up
   kDeviceMemoryTail,  // the last byte read from device memory is wrong where the length is no multiple of 4
-  kRails,             // HCAs with an even and with an odd address do not reach each other
-  kForeignGid,        // the interface of GID 1 is in another network namespace, with a number of one here
+  kForceRelax,  // PCI_WR_ORDERING is force_relax: a WRITE of more than 8 B lands a step late, after a signal
+  kRails,       // HCAs with an even and with an odd address do not reach each other
+  kForeignGid,  // the interface of GID 1 is in another network namespace, with a number of one here
 };
 
 // By the values of GDX_SOFTHCA_FAULT.
-inline constexpr std::array<std::pair<std::string_view, PlantedFault>, 21> kPlantedFaults{{
+inline constexpr std::array<std::pair<std::string_view, PlantedFault>, 22> kPlantedFaults{{
     {"no_device", PlantedFault::kNoDevice},
     {"port_down", PlantedFault::kPortDown},
     {"infiniband_port", PlantedFault::kInfiniBandPort},
@@ -55,6 +56,7 @@ inline constexpr std::array<std::pair<std::string_view, PlantedFault>, 21> kPlan
     {"disguised", PlantedFault::kDisguised},
     {"no_ack_timeout", PlantedFault::kNoAckTimeout},
     {"device_memory_tail", PlantedFault::kDeviceMemoryTail},
+    {"force_relax", PlantedFault::kForceRelax},
     {"rails", PlantedFault::kRails},
     {"foreign_gid", PlantedFault::kForeignGid},
 }};

@@ -66,7 +66,10 @@ QueuePair::QueuePair(std::uint32_t qpn, const QueuePairSpec& spec, HcaParts& hca
              hca.foreign, hca.staging),
       pacer_(spec.type, states_.attributes(), hca.config, hca.windows, *hca.wire) {}
 
-QueuePair::~QueuePair() { forget_sends(); }
+QueuePair::~QueuePair() {
+  hca_.late.land_all();
+  forget_sends();
+}
 
 void QueuePair::forget_sends() {
   for (; !sends_.empty(); sends_.pop()) release_staging();

@@ -15,6 +15,7 @@
 #include "driver-shim/softhca/engine/fair_scheduler.h"
 #include "driver-shim/softhca/engine/foreign_memory.h"
 #include "driver-shim/softhca/engine/hca.h"
+#include "driver-shim/softhca/engine/late_writes.h"
 #include "driver-shim/softhca/engine/memory_access.h"
 #include "driver-shim/softhca/engine/memory_table.h"
 #include "driver-shim/softhca/engine/pacer.h"
@@ -46,6 +47,7 @@ struct HcaParts {
   MemoryTable memory;
   ForeignMemory foreign;
   HcaCounters counters;
+  LateWrites late;
   std::uint64_t now_ns = 0;      // of the step in progress
   std::uint64_t link_bytes = 0;  // sent so far, with all that a packet costs on a link
   std::atomic<std::uint64_t> failed_queue_pairs{0};

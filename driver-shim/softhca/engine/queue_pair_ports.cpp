@@ -127,6 +127,7 @@ bool QueuePair::send_from_memory(const roce::Headers& headers, std::uint32_t rke
                                  std::uint32_t length_bytes) {
   const std::size_t sent_bytes =
       transmit(states_.attributes().remote, headers, length_bytes, [&](std::span<std::byte> payload) {
+        hca_.late.land_all();  // a read of PCIe passes no write
         return memory_.load(payload.data(), rkey, address, length_bytes, kRemoteRead);
       });
   if (sent_bytes > 0) pacer_.charge(pacer_.window(), sent_bytes);
@@ -175,12 +176,21 @@ bool QueuePair::write(std::uint32_t rkey, std::uint64_t address, std::span<const
     static_cast<void>(memory_.store(before.rkey, before.address, before.payload, kRemoteWrite));
     return true;
   }
-  return memory_.store(rkey, address, payload, kRemoteWrite);
+  const bool may_be_passed =
+      planted_fault == PlantedFault::kForceRelax || (hca_.config.strict && memory_.is_relaxed(rkey));
+  if (!may_be_passed) hca_.late.land_all();
+  const bool lands_late =
+      may_be_passed && payload.size() > sizeof(std::uint64_t) &&
+      hca_.memory.resolve(rkey, memory_.user(), address, payload.size(), kRemoteWrite) != nullptr;
+  if (!lands_late) return memory_.store(rkey, address, payload, kRemoteWrite);
+  hca_.late.keep(memory_, rkey, address, payload);
+  return true;
 }
 
 std::optional<std::uint64_t> QueuePair::execute(std::uint32_t rkey, std::uint64_t address,
                                                 const transport::AtomicOperation& operation) {
   if (hca_.config.strict && memory_.is_relaxed(rkey)) report_relaxed_signal(rkey);
+  hca_.late.land_all();  // it reads before it writes
   return memory_.execute(rkey, address, operation);
 }
 
@@ -204,6 +214,7 @@ Syndrome QueuePair::scatter_receive(std::uint32_t offset_bytes, std::span<const 
 }
 
 void QueuePair::complete_receive(const transport::ReceiveCompletion& received) {
+  hca_.late.land_all();  // completions pass no payload
   Completion completion;
   completion.opcode = received.opcode;
   completion.syndrome = received.syndrome;
