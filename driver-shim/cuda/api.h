@@ -27,6 +27,7 @@ namespace gdx::cuda {
   X(ctx_push_current, cuCtxPushCurrent_v2)                     \
   X(ctx_pop_current, cuCtxPopCurrent_v2)                       \
   X(ctx_get_device, cuCtxGetDevice)                            \
+  X(ctx_synchronize, cuCtxSynchronize)                         \
   X(mem_alloc, cuMemAlloc_v2)                                  \
   X(mem_free, cuMemFree_v2)                                    \
   X(mem_host_register, cuMemHostRegister_v2)                   \
@@ -42,6 +43,9 @@ namespace gdx::cuda {
 
 // Null where the driver is older than the function.
 #define GDX_CUDA_OPTIONAL_FUNCTIONS(X) X(mem_get_handle_for_address_range, cuMemGetHandleForAddressRange)
+
+// CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE, which cuda.h has since 12.8.
+inline constexpr unsigned long long kDmabufAcrossPcie = 1;
 
 struct Functions {
 #define GDX_CUDA_MEMBER(member, symbol) decltype(&::symbol) member = nullptr;

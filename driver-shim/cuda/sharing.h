@@ -1,5 +1,5 @@
-// Part of the CUDA driver API for sharing a GPU's memory between processes: VMM allocations and CUDA IPC. A
-// driver may lack any of it, because programs that share nothing need none.
+// Part of the CUDA driver API for memory that HCAs and other processes use: VMM allocations and CUDA IPC. A
+// driver may lack any of it: then memory comes from cuMemAlloc, and is shared with no process.
 #pragma once
 
 #include "base/result.h"
@@ -13,6 +13,7 @@ namespace gdx::cuda {
 
 #define GDX_CUDA_SHARING_FUNCTIONS(X)                                                  \
   X(mem_create, cuMemCreate)                                                           \
+  X(mem_get_allocation_granularity, cuMemGetAllocationGranularity)                     \
   X(mem_release, cuMemRelease)                                                         \
   X(mem_address_reserve, cuMemAddressReserve)                                          \
   X(mem_address_free, cuMemAddressFree)                                                \

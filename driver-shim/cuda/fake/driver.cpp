@@ -1,5 +1,9 @@
 // The fake driver's exported functions. Each refuses the calls that the CUDA Driver API reference, 13.0,
 // forbids.
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <cstdio>
 #include <cstdlib>
 
@@ -67,6 +71,28 @@ std::map<std::uintptr_t, HostRegistration>::iterator overlapping(std::uintptr_t 
   }
   return all.end();
 }
+
+#if !defined(GDX_FAKE_CUDA_OLD)
+// On Grace the IOMMU shows an HCA only memory that was made for it. Source: torchcomms pull request 1354.
+bool may_be_shared(CUdeviceptr address) {
+  bool made_for_it = false;
+  const auto answered = answer_attribute(CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE, &made_for_it,
+                                         address, device_memory_at(address) != nullptr);
+  return setting("GDX_FAKE_CUDA_ONLY_VMM_RDMA", 0) == 0 || (answered && made_for_it);
+}
+
+// Returns a dmabuf of another kind in place of `descriptor`, for the one verb that takes it; -1 without one.
+int of_pcie_pages(int descriptor) {
+  struct stat file {};
+  int other = memfd_create("dmabuf across PCIe", MFD_CLOEXEC);
+  if (fstat(descriptor, &file) != 0 || ftruncate(other, file.st_size) != 0) {
+    close(other);
+    other = -1;
+  }
+  close(descriptor);
+  return other;
+}
+#endif
 
 }  // namespace
 
@@ -184,6 +210,10 @@ CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: *value = 0; return CUDA_SUCCESS;
     case CU_DEVICE_ATTRIBUTE_HOST_NATIVE_ATOMIC_SUPPORTED:
       *value = setting("GDX_FAKE_CUDA_HOST_ATOMICS", 0);
+      return CUDA_SUCCESS;
+    case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED: *value = 1; return CUDA_SUCCESS;
+    case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED:
+      *value = setting("GDX_FAKE_CUDA_VMM", 1);
       return CUDA_SUCCESS;
 #if !defined(GDX_FAKE_CUDA_OLD)
     case CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED:
@@ -315,17 +345,26 @@ CUresult cuMemGetHandleForAddressRange(void* handle, CUdeviceptr address, size_t
                                        CUmemRangeHandleType type, unsigned long long flags) {
   const Call call;
   if (const CUresult refusal = call.refusal_in_context(); refusal != CUDA_SUCCESS) return refusal;
-  if (handle == nullptr || type != CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD || flags != 0)
+  if (handle == nullptr || type != CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD ||
+      (flags & ~gdx::cuda::kDmabufAcrossPcie) != 0)
     return CUDA_ERROR_INVALID_VALUE;
-  if (setting("GDX_FAKE_CUDA_DMABUF", 1) == 0) return CUDA_ERROR_NOT_SUPPORTED;
-  state().exported_bytes = bytes;
-  for (const auto& [start, memory] : state().allocations) {
-    const int descriptor = memory->share_pages(address, bytes);
-    if (descriptor < 0) continue;
-    *static_cast<int*>(handle) = descriptor;
-    return CUDA_SUCCESS;
+  const bool across_pcie = flags != 0;
+  if (setting("GDX_FAKE_CUDA_DMABUF", 1) == 0 || !may_be_shared(address) ||
+      (across_pcie && setting("GDX_FAKE_CUDA_DMABUF_PCIE", 0) == 0)) {
+    return CUDA_ERROR_NOT_SUPPORTED;
   }
-  return share_mapped_range(address, bytes, static_cast<int*>(handle));
+  state().exported_bytes = bytes;
+  int descriptor = -1;
+  for (const auto& [start, memory] : state().allocations) {
+    if (descriptor < 0) descriptor = memory->share_pages(address, bytes);
+  }
+  if (descriptor < 0) {
+    const CUresult shared = share_mapped_range(address, bytes, &descriptor);
+    if (shared != CUDA_SUCCESS) return shared;
+  }
+  if (across_pcie) descriptor = of_pcie_pages(descriptor);
+  *static_cast<int*>(handle) = descriptor;
+  return descriptor >= 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 // Not CUDA's: how long the newest dmabuf was to be. A memfd that stands for one goes on to its allocation's

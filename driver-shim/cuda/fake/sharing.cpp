@@ -8,12 +8,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
+#include <vector>
 
 #include "driver-shim/cuda/fake/state.h"
 #include "driver-shim/cuda/sharing.h"
@@ -21,7 +24,7 @@
 namespace gdx::fake_cuda {
 namespace {
 
-constexpr std::size_t kGranularity = 2u << 20;
+std::size_t granularity() { return static_cast<std::size_t>(setting("GDX_FAKE_CUDA_GRANULARITY", 2 << 20)); }
 
 // Behind the bytes of its file, for whoever imports it.
 struct Label {
@@ -32,14 +35,8 @@ struct Label {
 constexpr std::uint64_t kMagic = 0x6664782d766d6d31;
 
 struct Physical {
-  explicit Physical(const Label& made) : label(made) {}
-  ~Physical() {
-    if (file >= 0) close(file);
-  }
-  Physical(const Physical&) = delete;
-  Physical& operator=(const Physical&) = delete;
   Label label;
-  int file = -1;
+  std::unique_ptr<DeviceBytes> content;
 };
 
 struct Handle {
@@ -50,6 +47,7 @@ struct Mapped {
   std::size_t bytes;
   CUmemGenericAllocationHandle handle;
   std::shared_ptr<Physical> memory;
+  std::set<CUdevice> open_to{};
 };
 
 struct Sharing {
@@ -109,9 +107,21 @@ void drop_reference(std::map<CUmemGenericAllocationHandle, Handle>::iterator han
 }
 
 // An address range that exists, and that the host may not touch.
-CUdeviceptr reserve_addresses(std::size_t bytes) {
-  void* const pages = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  return pages == MAP_FAILED ? 0 : reinterpret_cast<CUdeviceptr>(pages);
+CUdeviceptr reserve_addresses(std::size_t bytes, std::size_t alignment) {
+  void* const pages =
+      mmap(nullptr, bytes + alignment, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (pages == MAP_FAILED) return 0;
+  const auto from = reinterpret_cast<std::uintptr_t>(pages);
+  const std::uintptr_t first = (from + alignment - 1) / alignment * alignment;
+  if (first != from) munmap(pages, first - from);
+  munmap(reinterpret_cast<void*>(first + bytes), from + alignment - first);
+  return first;
+}
+
+bool describes_memory(const CUmemAllocationProp* properties) {
+  return properties != nullptr && properties->type == CU_MEM_ALLOCATION_TYPE_PINNED &&
+         properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
+         properties->win32HandleMetaData == nullptr;
 }
 
 }  // namespace
@@ -123,6 +133,22 @@ bool find_mapped(CUdeviceptr at, CUdeviceptr* base, std::size_t* bytes) {
   *base = found->first;
   *bytes = found->second.bytes;
   return true;
+}
+
+std::byte* mapped_for_copies(CUdeviceptr at, std::size_t bytes, CUdevice by) {
+  const SharingCall call;
+  const auto found = mapping_at(at);
+  if (found == sharing_state().mapped.end() || !found->second.open_to.contains(by)) return nullptr;
+  const std::size_t offset = at - found->first;
+  if (bytes > found->second.bytes - offset) return nullptr;
+  return found->second.memory->content->seen_by_copies() + offset;
+}
+
+std::byte* mapped_for_kernels(CUdeviceptr at) {
+  const SharingCall call;
+  const auto found = mapping_at(at);
+  if (found == sharing_state().mapped.end() || found->second.open_to.empty()) return nullptr;
+  return found->second.memory->content->seen_by_kernels() + (at - found->first);
 }
 
 bool answer_attribute(CUpointer_attribute which, void* value, CUdeviceptr address, bool allocated) {
@@ -147,6 +173,11 @@ bool answer_attribute(CUpointer_attribute which, void* value, CUdeviceptr addres
   }
   switch (static_cast<int>(which)) {
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: *static_cast<bool*>(value) = allocated; return true;
+    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
+      *static_cast<bool*>(value) =
+          virtually ? mapping->second.memory->label.properties.allocFlags.gpuDirectRDMACapable != 0
+                    : (allocated || pooled || opened) && setting("GDX_FAKE_CUDA_ONLY_VMM_RDMA", 0) == 0;
+      return true;
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
       *static_cast<void**>(value) = pooled ? &sharing.pooled : nullptr;
       return true;
@@ -185,7 +216,7 @@ CUresult share_mapped_range(CUdeviceptr address, std::size_t bytes, int* descrip
     end += next->second.bytes;
   }
   if (single) {
-    *descriptor = fcntl(first->second.memory->file, F_DUPFD_CLOEXEC, 0);
+    *descriptor = first->second.memory->content->share(address - first->first);
   } else {
     *descriptor = memfd_create("dmabuf", MFD_CLOEXEC);
     if (*descriptor >= 0 && ftruncate(*descriptor, static_cast<off_t>(bytes)) != 0)
@@ -203,23 +234,30 @@ extern "C" {
 CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes,
                      const CUmemAllocationProp* properties, unsigned long long flags) {
   if (!initialized()) return CUDA_ERROR_NOT_INITIALIZED;
-  if (handle == nullptr || properties == nullptr || flags != 0 || bytes == 0 || bytes % kGranularity != 0 ||
-      properties->type != CU_MEM_ALLOCATION_TYPE_PINNED ||
-      properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
-      properties->win32HandleMetaData != nullptr) {
+  if (handle == nullptr || !describes_memory(properties) || flags != 0 || bytes == 0 ||
+      bytes % granularity() != 0) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   if (!is_device(properties->location.id)) return CUDA_ERROR_INVALID_DEVICE;
   const SharingCall call;
-  const Label label{kMagic, bytes, *properties};
-  auto memory = std::make_shared<Physical>(label);
-  memory->file = memfd_create("fake GPU memory", MFD_CLOEXEC);
-  if (memory->file < 0 || ftruncate(memory->file, static_cast<off_t>(bytes)) != 0 ||
-      pwrite(memory->file, &label, sizeof label, static_cast<off_t>(bytes)) != sizeof label) {
+  Label label{kMagic, bytes, *properties};
+  // A wish, which a driver may leave unfulfilled. Source: UCX pull request 10007.
+  if (setting("GDX_FAKE_CUDA_VMM", 1) == 0) label.properties.allocFlags.gpuDirectRDMACapable = 0;
+  auto content = DeviceBytes::make(bytes);
+  if (!content || pwrite(content->file(), &label, sizeof label, static_cast<off_t>(bytes)) != sizeof label)
     return CUDA_ERROR_OUT_OF_MEMORY;
-  }
   *handle = sharing_state().next_handle++;
-  sharing_state().handles[*handle] = {std::move(memory), 1};
+  sharing_state().handles[*handle] = {std::make_shared<Physical>(Physical{label, std::move(content)}), 1};
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemGetAllocationGranularity(size_t* bytes, const CUmemAllocationProp* properties,
+                                       CUmemAllocationGranularity_flags option) {
+  if (!initialized()) return CUDA_ERROR_NOT_INITIALIZED;
+  if (bytes == nullptr || !describes_memory(properties) || option != CU_MEM_ALLOC_GRANULARITY_MINIMUM)
+    return CUDA_ERROR_INVALID_VALUE;
+  if (!is_device(properties->location.id)) return CUDA_ERROR_INVALID_DEVICE;
+  *bytes = granularity();
   return CUDA_SUCCESS;
 }
 
@@ -236,10 +274,10 @@ CUresult cuMemAddressReserve(CUdeviceptr* address, size_t bytes, size_t alignmen
                              unsigned long long flags) {
   if (!initialized()) return CUDA_ERROR_NOT_INITIALIZED;
   const bool power = (alignment & (alignment - 1)) == 0;
-  if (address == nullptr || bytes == 0 || bytes % kGranularity != 0 || !power || flags != 0)
+  if (address == nullptr || bytes == 0 || bytes % granularity() != 0 || !power || flags != 0)
     return CUDA_ERROR_INVALID_VALUE;
   const SharingCall call;
-  *address = reserve_addresses(bytes);
+  *address = reserve_addresses(bytes, std::max(alignment, granularity()));
   if (*address == 0) return CUDA_ERROR_OUT_OF_MEMORY;
   sharing_state().reserved[*address] = bytes;
   return CUDA_SUCCESS;
@@ -263,7 +301,7 @@ CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemGeneric
   Sharing& sharing = sharing_state();
   const auto memory = sharing.handles.find(handle);
   if (memory == sharing.handles.end() || memory->second.references == 0) return CUDA_ERROR_INVALID_VALUE;
-  if (bytes == 0 || bytes % kGranularity != 0 || offset != 0 || flags != 0 ||
+  if (bytes == 0 || bytes % granularity() != 0 || offset != 0 || flags != 0 ||
       bytes > memory->second.memory->label.bytes) {
     return CUDA_ERROR_INVALID_VALUE;
   }
@@ -298,11 +336,17 @@ CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUmemAccessDesc
     if (!is_device(descriptions[i].location.id)) return CUDA_ERROR_INVALID_DEVICE;
   }
   const SharingCall call;
+  std::vector<Mapped*> parts;
   for (CUdeviceptr at = address; at - address < bytes;) {
     const auto found = sharing_state().mapped.find(at);
     if (found == sharing_state().mapped.end()) return CUDA_ERROR_INVALID_VALUE;
+    parts.push_back(&found->second);
     at += found->second.bytes;
     if (at - address > bytes) return CUDA_ERROR_INVALID_VALUE;
+  }
+  for (size_t i = 0; i < count; ++i) {
+    if (descriptions[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) continue;
+    for (Mapped* const part : parts) part->open_to.insert(descriptions[i].location.id);
   }
   return CUDA_SUCCESS;
 }
@@ -325,7 +369,8 @@ CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* properties,
   return CUDA_SUCCESS;
 }
 
-// Leaves the descriptor open on exec, because the reference does not state otherwise.
+// Leaves the descriptor open on exec, because the reference does not state otherwise. Its position is the
+// file's end, so that an HCA finds no dmabuf there, and an import no dmabuf's.
 CUresult cuMemExportToShareableHandle(void* shareable, CUmemGenericAllocationHandle handle,
                                       CUmemAllocationHandleType type, unsigned long long flags) {
   const SharingCall call;
@@ -335,8 +380,10 @@ CUresult cuMemExportToShareableHandle(void* shareable, CUmemGenericAllocationHan
   const Physical& memory = *found->second.memory;
   const bool asked_for = (memory.label.properties.requestedHandleTypes & type) != 0;
   if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || !asked_for) return CUDA_ERROR_INVALID_VALUE;
-  const int descriptor = fcntl(memory.file, F_DUPFD, 0);
+  const std::string path = "/proc/self/fd/" + std::to_string(memory.content->file());
+  const int descriptor = open(path.c_str(), O_RDWR);
   if (descriptor < 0) return CUDA_ERROR_OUT_OF_MEMORY;
+  lseek(descriptor, 0, SEEK_END);
   *static_cast<int*>(shareable) = descriptor;
   return CUDA_SUCCESS;
 }
@@ -350,15 +397,15 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, vo
   struct stat found {};
   Label label{};
   if (fstat(file, &found) != 0 || found.st_size < static_cast<off_t>(sizeof label) ||
+      lseek(file, 0, SEEK_CUR) != found.st_size ||
       pread(file, &label, sizeof label, found.st_size - static_cast<off_t>(sizeof label)) != sizeof label ||
       label.magic != kMagic || label.bytes + sizeof label != static_cast<std::uint64_t>(found.st_size)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  auto memory = std::make_shared<Physical>(label);
-  memory->file = fcntl(file, F_DUPFD_CLOEXEC, 0);
-  if (memory->file < 0) return CUDA_ERROR_OUT_OF_MEMORY;
+  auto content = DeviceBytes::adopt(fcntl(file, F_DUPFD_CLOEXEC, 0), label.bytes);
+  if (!content) return CUDA_ERROR_OUT_OF_MEMORY;
   *handle = sharing_state().next_handle++;
-  sharing_state().handles[*handle] = {std::move(memory), 1};
+  sharing_state().handles[*handle] = {std::make_shared<Physical>(Physical{label, std::move(content)}), 1};
   return CUDA_SUCCESS;
 }
 
@@ -367,7 +414,7 @@ CUresult cuMemAllocAsync(CUdeviceptr* address, size_t bytes, CUstream) {
   if (address == nullptr || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   const SharingCall call;
   const std::size_t whole = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
-  *address = reserve_addresses(whole);
+  *address = reserve_addresses(whole, kPageBytes);
   if (*address == 0) return CUDA_ERROR_OUT_OF_MEMORY;
   sharing_state().pooled[*address] = whole;
   return CUDA_SUCCESS;
@@ -389,6 +436,12 @@ CUresult cuDeviceGetP2PAttribute(int* value, CUdevice_P2PAttribute attribute, CU
     return CUDA_ERROR_INVALID_VALUE;
   *value = setting("GDX_FAKE_CUDA_PEER_ATOMICS", 1);
   return CUDA_SUCCESS;
+}
+
+// Not CUDA's: how many address ranges are reserved, which shows leaks.
+size_t gdx_fake_cuda_reserved_ranges() {
+  const SharingCall call;
+  return sharing_state().reserved.size();
 }
 
 }  // extern "C"

@@ -22,6 +22,10 @@ namespace gdx::fake_cuda {
 //   GDX_FAKE_CUDA_DMABUF=0         the GPU exports no dmabuf, as under the closed kernel modules
 //   GDX_FAKE_CUDA_DMABUF=2         a dmabuf holds other memory than its range, as under a faulty IOMMU
 //   GDX_FAKE_CUDA_DMABUF_MAP=0     a CPU cannot map its dmabufs, as those of the real driver
+//   GDX_FAKE_CUDA_DMABUF_PCIE=1    dmabufs are across PCIe where that is asked for, as on GB300; else refused
+//   GDX_FAKE_CUDA_VMM=0            cuMemCreate makes no memory for GPUDirect RDMA
+//   GDX_FAKE_CUDA_GRANULARITY=N    of cuMemCreate and cuMemAddressReserve; default 2 MiB
+//   GDX_FAKE_CUDA_ONLY_VMM_RDMA=1  as on Grace: an HCA gets cuMemCreate's memory for GPUDirect RDMA, no other
 //   GDX_FAKE_CUDA_WRITES_ORDERING=N  of GPUDirect RDMA: 0 as Ampere, 100 (default) as Hopper
 //   GDX_FAKE_CUDA_HOST_ATOMICS=1   the GPU's atomics on host memory are atomic with those of processors
 //   GDX_FAKE_CUDA_PEER_MAPPING=0   the kernel module was loaded without PeerMappingOverride; a software HCA's
@@ -33,8 +37,35 @@ namespace gdx::fake_cuda {
 
 inline constexpr std::uintptr_t kPageBytes = 4096;
 
-// Device memory. Its address range exists and the host may not touch it; the bytes are in `file`. Copies
-// reach them at an address of their own, and kernels of the CPU layer at another.
+// Bytes of device memory, in a file. Copies reach them at an address of their own, and kernels of the CPU
+// layer at another.
+class DeviceBytes {
+ public:
+  // Makes a file that cannot shrink, with bytes that nobody has cleared; takes over a file of another
+  // process. Null when there is no more memory.
+  static std::unique_ptr<DeviceBytes> make(std::size_t bytes);
+  static std::unique_ptr<DeviceBytes> adopt(int file, std::size_t bytes);
+  ~DeviceBytes();
+  DeviceBytes(const DeviceBytes&) = delete;
+  DeviceBytes& operator=(const DeviceBytes&) = delete;
+
+  [[nodiscard]] int file() const { return file_; }
+  [[nodiscard]] std::byte* seen_by_copies() const { return copies_; }
+  [[nodiscard]] std::byte* seen_by_kernels() const { return kernels_; }
+  // Returns a descriptor that stands for a dmabuf of the bytes from `offset` on; -1 without one. No process
+  // makes a dmabuf by itself, so it is a memfd of that name; the buffer begins at its position.
+  [[nodiscard]] int share(std::size_t offset) const;
+
+ private:
+  DeviceBytes(int file, std::size_t bytes) : file_(file), bytes_(bytes) {}
+  [[nodiscard]] bool map();
+  int file_;
+  std::size_t bytes_;
+  std::byte* copies_ = nullptr;
+  std::byte* kernels_ = nullptr;
+};
+
+// Device memory of cuMemAlloc. Its address range exists and the host may not touch it.
 class DeviceMemory {
  public:
   // Null when there is no more.
@@ -51,25 +82,25 @@ class DeviceMemory {
     return holds(at) && bytes <= bytes_ - (at - address());
   }
   // Addresses of the byte at `at`, which this allocation holds, for copies and for kernels.
-  [[nodiscard]] std::byte* seen_by_copies(std::uintptr_t at) const { return copies_ + (at - pages_); }
-  [[nodiscard]] std::byte* seen_by_kernels(std::uintptr_t at) const { return kernels_ + (at - pages_); }
+  [[nodiscard]] std::byte* seen_by_copies(std::uintptr_t at) const {
+    return content_->seen_by_copies() + (at - pages_);
+  }
+  [[nodiscard]] std::byte* seen_by_kernels(std::uintptr_t at) const {
+    return content_->seen_by_kernels() + (at - pages_);
+  }
   // The file of its bytes, from its first page on.
-  [[nodiscard]] int file() const { return file_; }
-  // A descriptor that stands for a dmabuf of [first, first + bytes), whole pages of this allocation; -1 when
-  // they are not. No process makes a dmabuf by itself, so it is a memfd of that name; the buffer begins at
-  // its position.
+  [[nodiscard]] int file() const { return content_->file(); }
+  // As DeviceBytes::share, of [first, first + bytes); -1 unless they are whole pages of this allocation.
   [[nodiscard]] int share_pages(std::uintptr_t first, std::size_t bytes) const;
 
  private:
   explicit DeviceMemory(CUdevice device) : device_(device) {}
   CUdevice device_;
+  std::unique_ptr<DeviceBytes> content_;
   std::uintptr_t pages_ = 0;
-  std::byte* copies_ = nullptr;
-  std::byte* kernels_ = nullptr;
   std::size_t page_bytes_ = 0;
   std::size_t offset_ = 0;
   std::size_t bytes_ = 0;
-  int file_ = -1;
 };
 
 // Kind of the pages of a range of this process, as the Linux kernel reports it.

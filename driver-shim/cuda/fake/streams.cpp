@@ -1,6 +1,7 @@
 // Streams and the copies on them.
 #include <cstring>
 
+#include "driver-shim/cuda/fake/sharing.h"
 #include "driver-shim/cuda/fake/state.h"
 
 namespace gdx::fake_cuda {
@@ -22,7 +23,8 @@ Stream* find_stream(CUstream handle) {
 // Returns the address of [address, address + bytes) for copies; null unless one allocation holds all of it.
 std::byte* device_bytes(CUdeviceptr address, std::size_t bytes) {
   const DeviceMemory* const memory = device_memory_at(address);
-  return memory != nullptr && memory->holds(address, bytes) ? memory->seen_by_copies(address) : nullptr;
+  if (memory == nullptr) return mapped_for_copies(address, bytes, current_device());
+  return memory->holds(address, bytes) ? memory->seen_by_copies(address) : nullptr;
 }
 
 // Puts `work` on the stream, once stream, device memory and length have been looked at.
@@ -49,6 +51,13 @@ void finish_streams(CUdevice device) {
 using namespace gdx::fake_cuda;
 
 extern "C" {
+
+CUresult cuCtxSynchronize() {
+  const Call call;
+  if (const CUresult refusal = call.refusal_in_context(); refusal != CUDA_SUCCESS) return refusal;
+  finish_streams(current_device());
+  return CUDA_SUCCESS;
+}
 
 CUresult cuStreamCreate(CUstream* stream, unsigned int flags) {
   const Call call;
@@ -119,7 +128,7 @@ CUresult cuMemcpyDtoHAsync_v2(void* to, CUdeviceptr from, size_t bytes, CUstream
 void* gdx_fake_cuda_seen_by_kernels(CUdeviceptr address) {
   const Call call;
   const DeviceMemory* const memory = device_memory_at(address);
-  return memory != nullptr ? memory->seen_by_kernels(address) : nullptr;
+  return memory != nullptr ? memory->seen_by_kernels(address) : mapped_for_kernels(address);
 }
 
 }  // extern "C"

@@ -16,7 +16,7 @@ class DmabufMapping {
  public:
   // A dmabuf is made by drivers only. So a memfd of the name "dmabuf" stands for one too, that begins at its
   // position. Errors: EBADF; EINVAL for what is no dmabuf, or a range beyond its end; EOPNOTSUPP for one that
-  // cannot be mapped, as a GPU's; ENOMEM.
+  // cannot be mapped, as a GPU's; ENOTSUPP for one across PCIe, which Data Direct alone takes; ENOMEM.
   // Source: Linux drivers/dma-buf/dma-buf.c, dma_buf_get(); drivers/infiniband/core/umem_dmabuf.c.
   static ErrnoOr<DmabufMapping> map(int descriptor, std::uint64_t offset, std::uint64_t length_bytes,
                                     bool written);

@@ -118,6 +118,17 @@ CUresult find_allocation(const cuda::Driver& driver, std::uint64_t address, Allo
   return result == CUDA_ERROR_INVALID_CONTEXT ? Context(driver, 0).run(ask) : result;
 }
 
+// Returns whether the kernel module would pin the memory for an HCA. Drivers before the attribute pin all.
+bool serves_hcas(const cuda::Driver& driver, const Allocation& allocation) {
+  unsigned capable = 0;
+  CUpointer_attribute asked = CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE;
+  void* value = &capable;
+  const CUresult result = Context(driver, allocation.gpu).run([&](const cuda::Functions& call) {
+    return call.pointer_get_attributes(1, &asked, &value, allocation.first);
+  });
+  return result != CUDA_SUCCESS || capable != 0;
+}
+
 }  // namespace
 
 ForeignRange::ForeignRange(Hca& hca, std::uint64_t address, std::uint64_t length_bytes,
@@ -136,6 +147,7 @@ ErrnoOr<std::unique_ptr<ForeignRange>> GpuCopies::claim(std::uint64_t address, s
   if (!known || found.type != CU_MEMORYTYPE_DEVICE || found.managed != 0) return nullptr;
   const std::uint64_t offset = address - found.first;
   if (offset > found.length_bytes || length_bytes > found.length_bytes - offset) return refuse(EFAULT);
+  if (!serves_hcas(*driver, found)) return refuse(EFAULT);
   std::shared_ptr<CopyEngine> copies = engines_[found.gpu].lock();
   if (!copies) {
     auto made = std::make_shared<GpuCopyEngine>(*driver, found.gpu, hca_.config().strict);

@@ -32,7 +32,7 @@ class GpuCopies {
  public:
   explicit GpuCopies(Hca& hca) : hca_(hca) {}
   // Null where no GPU has [address, address + length). Errors: EFAULT for a range that leaves its allocation,
-  // ENODEV for a GPU that gives no stream.
+  // or one that GPUDirect RDMA cannot use; ENODEV for a GPU that gives no stream.
   ErrnoOr<std::unique_ptr<ForeignRange>> claim(std::uint64_t address, std::uint64_t length_bytes);
 
  private:

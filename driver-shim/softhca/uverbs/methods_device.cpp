@@ -134,6 +134,9 @@ Errno query_switch_port(Context&, Attributes& request) {
   return request.write(MLX5_IB_ATTR_QUERY_PORT, mlx5_ib_uapi_query_port{});
 }
 
+// There is none, as on every HCA before ConnectX-8. Source: Linux drivers/infiniband/hw/mlx5/std_types.c.
+Errno query_data_direct(Context& /*context*/, Attributes& /*request*/) { return ENODEV; }
+
 // Requires no flags, because these queries have none, in the Linux kernel either.
 Errno check_no_flags(const Attributes& request, std::uint16_t id) {
   if (!request.has(id)) return 0;
@@ -223,6 +226,11 @@ constexpr Method kMethods[] = {
      false,
      query_switch_port,
      {MLX5_IB_ATTR_QUERY_PORT_PORT_NUM, MLX5_IB_ATTR_QUERY_PORT}},
+    {UVERBS_OBJECT_DEVICE,
+     kMethodGetDataDirectSysfsPath,
+     false,
+     query_data_direct,
+     {kAttrGetDataDirectSysfsPath}},
     {UVERBS_OBJECT_DEVICE,
      UVERBS_METHOD_QUERY_GID_TABLE,
      false,

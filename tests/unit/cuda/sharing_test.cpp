@@ -183,6 +183,108 @@ TEST_F(FakePair, dmabuf_of_several_allocations_is_of_alike_neighbours_alone) {
   EXPECT_EQ(call.mem_address_free(base, 4 * kChunk), CUDA_SUCCESS);
 }
 
+TEST_F(FakePair, granularity_is_the_drivers_and_mapped_addresses_have_it) {
+  setenv("GDX_FAKE_CUDA_GRANULARITY", "8388608", 1);
+  std::size_t unit = 0;
+  EXPECT_EQ(call.mem_get_allocation_granularity(&unit, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM),
+            CUDA_SUCCESS);
+  EXPECT_EQ(unit, 4 * kChunk);
+  CUmemGenericAllocationHandle other = 0;
+  EXPECT_EQ(call.mem_create(&other, 2 * kChunk, &properties, 0), CUDA_ERROR_INVALID_VALUE);
+  CUdeviceptr at = 0;
+  EXPECT_EQ(call.mem_address_reserve(&at, 4 * kChunk, 16 * kChunk, 0, 0), CUDA_SUCCESS);
+  EXPECT_EQ(at % (16 * kChunk), 0u);
+  EXPECT_EQ(call.mem_address_free(at, 4 * kChunk), CUDA_SUCCESS);
+  unsetenv("GDX_FAKE_CUDA_GRANULARITY");
+  EXPECT_EQ(call.mem_get_allocation_granularity(nullptr, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM),
+            CUDA_ERROR_INVALID_VALUE);
+  properties.location.id = 2;
+  EXPECT_EQ(call.mem_get_allocation_granularity(&unit, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM),
+            CUDA_ERROR_INVALID_DEVICE);
+}
+
+// Copies of a device wait until the range is open to it, and end with the mapping.
+TEST_F(FakePair, mapped_memory_is_there_for_those_alone_to_whom_it_is_opened) {
+  CUstream stream = nullptr;
+  ASSERT_EQ(driver.stream_create(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+  ASSERT_EQ(call.mem_map(base, 2 * kChunk, 0, handle, 0), CUDA_SUCCESS);
+  CUmemAccessDesc access{};
+  access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  char byte = 'x';
+  for (const int device : {1, 0}) {
+    EXPECT_EQ(driver.memcpy_htod_async(base + 5, "y", 1, stream), CUDA_ERROR_INVALID_VALUE);
+    access.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
+    ASSERT_EQ(call.mem_set_access(base, 2 * kChunk, &access, 1), CUDA_SUCCESS);
+  }
+  EXPECT_EQ(driver.memcpy_dtoh_async(&byte, base + 2 * kChunk - 1, 2, stream), CUDA_ERROR_INVALID_VALUE);
+  ASSERT_EQ(driver.memcpy_htod_async(base + 5, "y", 1, stream), CUDA_SUCCESS);
+  ASSERT_EQ(driver.memcpy_dtoh_async(&byte, base + 5, 1, stream), CUDA_SUCCESS);
+  EXPECT_EQ(byte, 'x') << "nobody has waited";
+  ASSERT_EQ(driver.ctx_synchronize(), CUDA_SUCCESS);
+  EXPECT_EQ(byte, 'y');
+  EXPECT_EQ(call.mem_unmap(base, 2 * kChunk), CUDA_SUCCESS);
+  EXPECT_EQ(driver.memcpy_dtoh_async(&byte, base + 5, 1, stream), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(driver.stream_destroy(stream), CUDA_SUCCESS);
+  EXPECT_EQ(call.mem_release(handle), CUDA_SUCCESS);
+  EXPECT_EQ(call.mem_address_free(base, 4 * kChunk), CUDA_SUCCESS);
+}
+
+TEST_F(FakePair, memory_for_hcas_is_what_was_made_for_them_and_on_grace_no_other) {
+  const auto is_capable = [this](CUdeviceptr at) {
+    bool capable = false;
+    void* value = &capable;
+    CUpointer_attribute asked = CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE;
+    EXPECT_EQ(driver.pointer_get_attributes(1, &asked, &value, at), CUDA_SUCCESS);
+    return capable;
+  };
+  CUmemGenericAllocationHandle made_for_it = 0;
+  properties.allocFlags.gpuDirectRDMACapable = 1;
+  ASSERT_EQ(call.mem_create(&made_for_it, kChunk, &properties, 0), CUDA_SUCCESS);
+  ASSERT_EQ(call.mem_map(base, kChunk, 0, made_for_it, 0), CUDA_SUCCESS);
+  ASSERT_EQ(call.mem_map(base + kChunk, kChunk, 0, handle, 0), CUDA_SUCCESS);
+  CUdeviceptr plain = 0;
+  ASSERT_EQ(driver.mem_alloc(&plain, 65536), CUDA_SUCCESS);
+  EXPECT_TRUE(is_capable(base) && !is_capable(base + kChunk) && is_capable(plain));
+  EXPECT_EQ(share(plain, 65536), CUDA_SUCCESS);
+  setenv("GDX_FAKE_CUDA_ONLY_VMM_RDMA", "1", 1);
+  EXPECT_TRUE(is_capable(base) && !is_capable(plain));
+  EXPECT_EQ(share(base, 65536), CUDA_SUCCESS);
+  EXPECT_EQ(share(base + kChunk, 65536), CUDA_ERROR_NOT_SUPPORTED);
+  EXPECT_EQ(share(plain, 65536), CUDA_ERROR_NOT_SUPPORTED);
+  unsetenv("GDX_FAKE_CUDA_ONLY_VMM_RDMA");
+  EXPECT_EQ(driver.mem_free(plain), CUDA_SUCCESS);
+  for (const std::size_t chunk : {0, 1})
+    EXPECT_EQ(call.mem_unmap(base + chunk * kChunk, kChunk), CUDA_SUCCESS);
+  for (const auto held : {made_for_it, handle}) EXPECT_EQ(call.mem_release(held), CUDA_SUCCESS);
+  EXPECT_EQ(call.mem_address_free(base, 4 * kChunk), CUDA_SUCCESS);
+}
+
+TEST_F(FakePair, file_of_an_allocation_is_no_dmabuf_and_a_dmabuf_no_such_file) {
+  constexpr auto kFile = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  ASSERT_EQ(call.mem_map(base, 2 * kChunk, 0, handle, 0), CUDA_SUCCESS);
+  int file = -1;
+  int dmabuf = -1;
+  ASSERT_EQ(call.mem_export_to_shareable_handle(&file, handle, kFile, 0), CUDA_SUCCESS);
+  ASSERT_EQ(driver.mem_get_handle_for_address_range(&dmabuf, base + 65536, 65536,
+                                                    CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0),
+            CUDA_SUCCESS);
+  struct stat found {};
+  ASSERT_EQ(fstat(file, &found), 0);
+  EXPECT_EQ(lseek(file, 0, SEEK_CUR), found.st_size) << "nothing for an HCA";
+  EXPECT_EQ(lseek(dmabuf, 0, SEEK_CUR), 65536);
+  CUmemGenericAllocationHandle imported = 0;
+  const auto import_of = [&](int from) {
+    return call.mem_import_from_shareable_handle(
+        &imported, reinterpret_cast<void*>(static_cast<std::uintptr_t>(from)), kFile);
+  };
+  EXPECT_EQ(import_of(dmabuf), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(import_of(file), CUDA_SUCCESS);
+  for (const int descriptor : {file, dmabuf}) close(descriptor);
+  EXPECT_EQ(call.mem_unmap(base, 2 * kChunk), CUDA_SUCCESS);
+  for (const auto held : {imported, handle}) EXPECT_EQ(call.mem_release(held), CUDA_SUCCESS);
+  EXPECT_EQ(call.mem_address_free(base, 4 * kChunk), CUDA_SUCCESS);
+}
+
 TEST_F(FakePair, memory_that_was_exported_leaves_no_file_when_it_is_freed) {
   const std::size_t files = test::open_files();
   CUipcMemHandle told{};
@@ -299,6 +401,8 @@ TEST_F(FakePair, calls_of_the_driver_are_refused_for_each_bad_argument) {
                                          {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, 0},
                                          {CU_DEVICE_ATTRIBUTE_HOST_NATIVE_ATOMIC_SUPPORTED, 0},
                                          {CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED, 1},
+                                         {CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, 1},
+                                         {CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, 1},
                                          {CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING, 100}}) {
     EXPECT_EQ(driver.device_get_attribute(&number, attribute, 1), CUDA_SUCCESS);
     EXPECT_EQ(number, value) << attribute;
@@ -315,7 +419,8 @@ TEST_F(FakePair, calls_of_the_driver_are_refused_for_each_bad_argument) {
   const auto handle_of = driver.mem_get_handle_for_address_range;
   EXPECT_TRUE(invalid(handle_of(nullptr, address, 4096, kDmabuf, 0)));
   EXPECT_TRUE(invalid(handle_of(&file, address, 4096, CUmemRangeHandleType{}, 0)));
-  EXPECT_TRUE(invalid(handle_of(&file, address, 4096, kDmabuf, 1)));
+  EXPECT_TRUE(invalid(handle_of(&file, address, 4096, kDmabuf, 2)));
+  EXPECT_EQ(handle_of(&file, address, 4096, kDmabuf, kDmabufAcrossPcie), CUDA_ERROR_NOT_SUPPORTED);
   bool shareable = false;
   void* value = &shareable;
   CUpointer_attribute asked = CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE;

@@ -160,6 +160,12 @@ TEST_F(DeviceMethods, port_is_described_whole) {
   EXPECT_NE(place.after(MLX5_IB_ATTR_QUERY_PORT).flags & UVERBS_ATTR_F_VALID_OUTPUT, 0);
 }
 
+TEST_F(DeviceMethods, data_direct_is_not_there) {
+  open(0);
+  Request request(UVERBS_OBJECT_DEVICE, kMethodGetDataDirectSysfsPath, nothing_);
+  EXPECT_EQ(request.out(kAttrGetDataDirectSysfsPath, 64).run(*context_), ENODEV);
+}
+
 TEST_F(InfinibandMethods, port_has_a_subnet_manager_and_needs_no_grh) {
   const ib_uverbs_query_port_resp base = port().legacy_resp;
   EXPECT_EQ(base.active_mtu, 5);
