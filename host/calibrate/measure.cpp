@@ -14,6 +14,7 @@
 #include "host/calibrate/put_kernels.h"
 #include "host/calibration/mode_table.h"
 #include "host/gdx.h"
+#include "host/gpu/gpu_memory.h"
 
 namespace gdx::calibration {
 namespace {
@@ -47,16 +48,7 @@ Result<std::uint32_t> slots_of(const std::optional<StagingPool>& pool, const cha
 
 // Memory that the HCA reads and writes, and kernels do: of the host, or of the GPU.
 struct Buffer {
-  Buffer() = default;
-  Buffer(const Buffer&) = delete;
-  Buffer& operator=(const Buffer&) = delete;
-  ~Buffer() {
-    memory.reset();  // deregistered before it is freed
-    if (device != 0) gpu->run([this] { return gpu->driver().call.mem_free(device); });
-  }
-
-  std::optional<Gpu> gpu;
-  CUdeviceptr device = 0;
+  std::optional<GpuMemory> on_gpu;  // freed after its registration
   std::optional<Memory> memory;
   std::shared_ptr<GpuMapping> mapping;
 };
@@ -80,13 +72,8 @@ Result<void> allocate(const Hca& hca, const Gpu* gpu, Placement place, std::uint
     buffer.mapping = GDX_TRY(gpu->map(buffer.memory->data(), buffer.memory->bytes()));
     return {};
   }
-  buffer.gpu = *gpu;
-  const CUresult result = gpu->run([&] { return gpu->driver().call.mem_alloc(&buffer.device, bytes); });
-  if (result != CUDA_SUCCESS) {
-    return tl::unexpected(gpu->driver().error(
-        result, fmt::format("GPU {} has no {} bytes for payload", gpu->ordinal(), bytes)));
-  }
-  auto memory = register_memory(hca, reinterpret_cast<void*>(buffer.device), bytes);
+  buffer.on_gpu = GDX_TRY(GpuMemory::allocate(*gpu, bytes));
+  auto memory = register_memory(hca, buffer.on_gpu->address(), bytes);
   if (!memory) {
     return fail(memory.error().status,
                 memory.error().message + "; or measure with payload in host memory: --payload host");

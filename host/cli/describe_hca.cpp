@@ -181,6 +181,7 @@ Json describe_gpu(const Hca& hca, const QueueShape& shape, int ordinal) {
                  {"name", gpu->name()},
                  {"pci", gpu->pci_bus_id()},
                  {"compute_capability", gpu->compute_capability()},
+                 {"allocation", gpu->creates_rdma_memory() ? "cuMemCreate" : "cuMemAlloc"},
                  {"registration", registration_name(way)},
                  {"queue_placements", {"host"}}};
   if (way == RegistrationWay::kRefused) {

@@ -47,9 +47,10 @@ void print_gpus(const Json& cuda) {
         gpu["path_class"].is_null() ? "path of unknown class" : string_of(gpu["path_class"]) + " path";
     const char* const queues = gpu["queue_placements"].size() == 1 ? "host memory" : "host memory or its own";
     print_row(label.c_str(),
-              fmt::format("{} at {}, sm_{}, {}; queues in {}; memory by {}{}{}", string_of(gpu["name"]),
+              fmt::format("{} at {}, sm_{}, {}; queues in {}; memory of {} by {}{}{}", string_of(gpu["name"]),
                           string_of(gpu["pci"]), gpu["compute_capability"].get<int>(), path, queues,
-                          string_of(gpu["registration"]), reason.empty() ? "" : ": ", reason));
+                          string_of(gpu["allocation"]), string_of(gpu["registration"]),
+                          reason.empty() ? "" : ": ", reason));
     print_auto(gpu);
     if (gpu.contains("with_queues_in_gpu_memory")) print_auto(gpu["with_queues_in_gpu_memory"]);
   }

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "driver-shim/cuda/sharing.h"
+#include "host/gpu/gpu_range.h"
 #include "host/memory/gpu_registration.h"
 
 namespace gdx {
@@ -35,21 +36,6 @@ T attribute(const Gpu& gpu, CUdeviceptr address, CUpointer_attribute which, T ot
       gpu.run([&] { return gpu.driver().call.pointer_get_attributes(1, &which, values, address); });
   return result == CUDA_SUCCESS ? value : otherwise;
 }
-
-// An allocation that another process may release meanwhile.
-class Allocation {
- public:
-  Allocation(const SharingFunctions& call, CUmemGenericAllocationHandle handle)
-      : call_(call), handle_(handle) {}
-  ~Allocation() { call_.mem_release(handle_); }
-  Allocation(const Allocation&) = delete;
-  Allocation& operator=(const Allocation&) = delete;
-  [[nodiscard]] CUmemGenericAllocationHandle handle() const { return handle_; }
-
- private:
-  const SharingFunctions& call_;
-  CUmemGenericAllocationHandle handle_;
-};
 
 Result<Descriptor> export_allocation(const Gpu& gpu, const SharingFunctions& call,
                                      CUmemGenericAllocationHandle handle) {
@@ -80,7 +66,7 @@ Result<std::vector<Descriptor>> offer_parts(const Gpu& gpu, const SharingFunctio
     CUresult result = call.mem_retain_allocation_handle(&handle, reinterpret_cast<void*>(at));
     if (result != CUDA_SUCCESS)
       return tl::unexpected(gpu.driver().error(result, fmt::format("nothing is mapped at {:#x}", at)));
-    const Allocation allocation(call, handle);
+    const GpuAllocation allocation(call, handle);  // another thread may unmap it meanwhile
     CUdeviceptr base = 0;
     std::size_t size = 0;
     result = gpu.run([&] { return call.mem_get_address_range(&base, &size, at); });
@@ -129,65 +115,23 @@ Result<void> check_atomics(const Gpu& gpu, const SharingFunctions& call, CUdevic
               fmt::format("GPUs {} and {} have no atomics between them", gpu.ordinal(), owner));
 }
 
-// Address space with allocations mapped one after another; undone in reverse.
-class Mapping {
- public:
-  Mapping(Gpu gpu, const SharingFunctions& call) : gpu_(std::move(gpu)), call_(call) {}
-  ~Mapping() {
-    gpu_.run([&] {
-      for (CUdeviceptr at = base_; const std::size_t bytes : parts_) {
-        call_.mem_unmap(at, bytes);
-        at += bytes;
-      }
-      return base_ != 0 ? call_.mem_address_free(base_, reserved_bytes_) : CUDA_SUCCESS;
-    });
-  }
-  Mapping(const Mapping&) = delete;
-  Mapping& operator=(const Mapping&) = delete;
-
-  [[nodiscard]] CUdeviceptr base() const { return base_; }
-  [[nodiscard]] CUresult reserve(std::size_t bytes) {
-    reserved_bytes_ = bytes;
-    return gpu_.run([&] { return call_.mem_address_reserve(&base_, bytes, 0, 0, 0); });
-  }
-  [[nodiscard]] Result<void> add(int file, std::size_t bytes);
-  [[nodiscard]] CUresult open_to_kernels() {
-    CUmemAccessDesc access{};
-    access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-    access.location.id = gpu_.ordinal();
-    access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-    return gpu_.run([&] { return call_.mem_set_access(base_, mapped_bytes_, &access, 1); });
-  }
-
- private:
-  Gpu gpu_;
-  const SharingFunctions& call_;
-  CUdeviceptr base_ = 0;
-  std::size_t reserved_bytes_ = 0;
-  std::size_t mapped_bytes_ = 0;
-  std::vector<std::size_t> parts_;
-};
-
-Result<void> Mapping::add(int file, std::size_t bytes) {
+// Maps a peer's allocation behind those that are mapped already.
+Result<void> add_file(const Gpu& gpu, const SharingFunctions& call, int file, std::size_t bytes,
+                      GpuRange& range) {
   CUmemGenericAllocationHandle handle = 0;
   void* const os_handle = reinterpret_cast<void*>(static_cast<std::uintptr_t>(file));
-  CUresult result =
-      gpu_.run([&] { return call_.mem_import_from_shareable_handle(&handle, os_handle, kFile); });
+  CUresult result = gpu.run([&] { return call.mem_import_from_shareable_handle(&handle, os_handle, kFile); });
   if (result != CUDA_SUCCESS)
-    return tl::unexpected(gpu_.driver().error(result, "the driver does not take its memory"));
-  const Allocation allocation(call_, handle);  // a mapping keeps it as well
+    return tl::unexpected(gpu.driver().error(result, "the driver does not take its memory"));
+  const GpuAllocation allocation(call, handle);  // a mapping keeps it as well
   CUmemAllocationProp properties{};
-  result = call_.mem_get_allocation_properties_from_handle(&properties, handle);
+  result = call.mem_get_allocation_properties_from_handle(&properties, handle);
   if (result == CUDA_SUCCESS) {
-    if (auto checked = check_atomics(gpu_, call_, properties.location.id); !checked) return checked;
-    result = gpu_.run([&] { return call_.mem_map(base_ + mapped_bytes_, bytes, 0, handle, 0); });
+    if (auto checked = check_atomics(gpu, call, properties.location.id); !checked) return checked;
+    result = range.add(allocation, bytes);
   }
-  if (result != CUDA_SUCCESS)
-    return tl::unexpected(
-        gpu_.driver().error(result, fmt::format("cannot map {} bytes of its memory", bytes)));
-  parts_.push_back(bytes);
-  mapped_bytes_ += bytes;
-  return {};
+  if (result == CUDA_SUCCESS) return {};
+  return tl::unexpected(gpu.driver().error(result, fmt::format("cannot map {} bytes of its memory", bytes)));
 }
 
 Result<MappedGpuMemory> map_parts(const Gpu& gpu, const SharingFunctions& call, const peer::Offer& offer,
@@ -200,17 +144,17 @@ Result<MappedGpuMemory> map_parts(const Gpu& gpu, const SharingFunctions& call, 
   }
   if (offer.offset > total || offer.region.bytes > total - offer.offset)
     return impossible("a region longer than its parts");
-  const auto mapping = std::make_shared<Mapping>(gpu, call);
-  if (const CUresult result = mapping->reserve(total); result != CUDA_SUCCESS)
+  const auto range = std::make_shared<GpuRange>(gpu, call);
+  if (const CUresult result = range->reserve(total); result != CUDA_SUCCESS)
     return tl::unexpected(gpu.driver().error(result, fmt::format("no addresses for {} bytes of it", total)));
   for (std::size_t i = 0; i < files.size(); ++i) {
-    GDX_TRY(mapping->add(files[i].value(), offer.part_bytes[i]));
+    GDX_TRY(add_file(gpu, call, files[i].value(), offer.part_bytes[i], *range));
   }
-  if (const CUresult result = mapping->open_to_kernels(); result != CUDA_SUCCESS) {
+  if (const CUresult result = range->open_to_kernels(); result != CUDA_SUCCESS) {
     return tl::unexpected(
         gpu.driver().error(result, fmt::format("GPU {} does not reach its memory", gpu.ordinal())));
   }
-  return MappedGpuMemory{reinterpret_cast<std::byte*>(mapping->base() + offer.offset), mapping};
+  return MappedGpuMemory{reinterpret_cast<std::byte*>(range->first() + offer.offset), range};
 }
 
 Result<MappedGpuMemory> map_ipc(const Gpu& gpu, const SharingFunctions& call, const peer::Offer& offer,

@@ -124,10 +124,12 @@ StepResult ask_gpu(Bench& /*bench*/) {
                     fmt::format("GPU 0 {}, sm_{}", gpu->name(), gpu->compute_capability())};
   if (result.verdict == Verdict::kFail)
     result.advice = fmt::format("kernels are built for sm_{} and later", kOldest);
-  result.facts = {{"pci_bus_id", gpu->pci_bus_id()},
-                  {"DMA_BUF_SUPPORTED", yes(gpu->exports_dmabuf())},
-                  {"GPU_DIRECT_RDMA_WRITES_ORDERING is OWNER or above", yes(gpu->orders_rdma_writes())},
-                  {"HOST_NATIVE_ATOMIC_SUPPORTED", yes(gpu->has_host_atomics())}};
+  result.facts = {
+      {"pci_bus_id", gpu->pci_bus_id()},
+      {"DMA_BUF_SUPPORTED", yes(gpu->exports_dmabuf())},
+      {"GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, by POSIX files", yes(gpu->creates_rdma_memory())},
+      {"GPU_DIRECT_RDMA_WRITES_ORDERING is OWNER or above", yes(gpu->orders_rdma_writes())},
+      {"HOST_NATIVE_ATOMIC_SUPPORTED", yes(gpu->has_host_atomics())}};
   return result;
 }
 

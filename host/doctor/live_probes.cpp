@@ -1,5 +1,4 @@
 // The probes of this machine. Devices stay open until the probes end.
-#include <dlfcn.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -11,7 +10,6 @@
 
 #include <array>
 #include <cerrno>
-#include <climits>
 #include <csignal>
 #include <cstring>
 #include <map>
@@ -187,19 +185,6 @@ Result<DeviceMemory> ask_device_memory(const Hca& hca) {
   return memory;
 }
 
-// Found at run time: rdma-core has it since 54.
-Result<std::string> data_direct(const Hca& hca) {
-  using Ask = int (*)(ibv_context*, char*, std::size_t);
-  constexpr char kName[] = "mlx5dv_get_data_direct_sysfs_path";
-  const auto ask = reinterpret_cast<Ask>(dlsym(RTLD_DEFAULT, kName));
-  if (ask == nullptr) return fail(Status::kUnsupported, fmt::format("this libmlx5 has no {}", kName));
-  std::array<char, PATH_MAX> path{};
-  const int error = ask(hca.context(), path.data(), path.size());
-  if (error == ENODEV) return std::string();
-  if (error != 0) return fail(Status::kSystem, fmt::format("{}: {}", kName, std::strerror(error)));
-  return std::string(path.data());
-}
-
 }  // namespace
 
 Probes live_probes() {
@@ -234,7 +219,7 @@ Probes live_probes() {
     return put_between(*first, *second);
   };
   probes.device_memory = by_name(ask_device_memory);
-  probes.data_direct = by_name(data_direct);
+  probes.data_direct = by_name(data_direct_path);
   return probes;
 }
 

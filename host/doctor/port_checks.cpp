@@ -404,13 +404,16 @@ std::vector<Finding> tell_data_direct(const Machine& machine) {
   for (const HcaSeen& hca : mlx5_hcas(machine)) {
     if (hca.device_id != kConnectX8) continue;
     const auto path = machine.probes.data_direct(hca.name);
-    findings.push_back(judge(
-        hca.name, path ? std::optional(true) : std::nullopt,
-        {path && !path->empty() ? "gdx does not use its Data Direct function" : "no Data Direct function", "",
-         "Data Direct is not known"},
-        "mlx5dv_get_data_direct_sysfs_path: " + (!path           ? path.error().message
-                                                 : path->empty() ? "none"
-                                                                 : *path)));
+    const bool has_none = path && path->empty();
+    const bool lacks_verb = !path && path.error().status == Status::kUnsupported;
+    findings.push_back(
+        judge(hca.name, path || lacks_verb ? std::optional(!lacks_verb) : std::nullopt,
+              {has_none ? "no Data Direct function" : "Data Direct serves GPU memory that the HCA only reads",
+               "libmlx5 cannot use Data Direct", "Data Direct is not known"},
+              "mlx5dv_get_data_direct_sysfs_path: " + (!path      ? path.error().message
+                                                       : has_none ? "none"
+                                                                  : *path),
+              "rdma-core 54 or later"));
   }
   return findings;
 }

@@ -13,12 +13,15 @@
 #include "base/log.h"
 #include "base/page_size.h"
 #include "base/trace.h"
+#include "driver-shim/cuda/sharing.h"
 
 // Defined by device/exec/cuda.h, in programs that include it.
 extern "C" [[gnu::weak]] const int gdx_kernels_are_cuda;
 
 namespace gdx {
 namespace {
+
+constexpr int kMinVmmVersion = 12000;  // as cuDriverGetVersion counts
 
 struct Range {
   std::uintptr_t first;
@@ -70,6 +73,7 @@ struct Gpu::Context {
   Context& operator=(const Context&) = delete;
 
   CUresult read();
+  [[nodiscard]] int attribute(CUdevice_attribute which) const;
   CUresult retain();
 
   const cuda::Driver& driver;
@@ -80,6 +84,7 @@ struct Gpu::Context {
   std::string pci_bus_id;
   int compute_capability = 0;
   bool exports_dmabuf = false;
+  bool creates_rdma_memory = false;
   bool orders_rdma_writes = false;
   bool has_host_atomics = false;
   int most_mhz = 0;
@@ -161,6 +166,12 @@ Result<int> Gpu::count() {
   return count;
 }
 
+// Returns an attribute; 0 of a driver that does not know it, and so does not promise what it stands for.
+int Gpu::Context::attribute(CUdevice_attribute which) const {
+  int value = 0;
+  return driver.call.device_get_attribute(&value, which, device) == CUDA_SUCCESS ? value : 0;
+}
+
 // Reads the GPU's properties, once.
 CUresult Gpu::Context::read() {
   std::array<char, 256> name_text{};
@@ -181,26 +192,17 @@ CUresult Gpu::Context::read() {
   name = name_text.data();
   pci_bus_id = bus_id.data();
   compute_capability = 10 * major + minor;
-  // Treats a driver without the attribute, which refuses it, as one without export.
-  int dmabuf = 0;
-  result = driver.call.device_get_attribute(&dmabuf, CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED, device);
-  exports_dmabuf =
-      result == CUDA_SUCCESS && dmabuf != 0 && driver.call.mem_get_handle_for_address_range != nullptr;
-  // Assumes none before CUDA 11.3, which has no such attribute and promises no order.
-  int ordering = CU_GPU_DIRECT_RDMA_WRITES_ORDERING_NONE;
-  result = driver.call.device_get_attribute(&ordering, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING,
-                                            device);
-  orders_rdma_writes = result == CUDA_SUCCESS && ordering >= CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER;
-  int atomics = 0;
-  result =
-      driver.call.device_get_attribute(&atomics, CU_DEVICE_ATTRIBUTE_HOST_NATIVE_ATOMIC_SUPPORTED, device);
-  has_host_atomics = result == CUDA_SUCCESS && atomics != 0;
-  int khz = 0;
-  result = driver.call.device_get_attribute(&khz, CU_DEVICE_ATTRIBUTE_CLOCK_RATE, device);
-  most_mhz = result == CUDA_SUCCESS ? khz / 1000 : 0;
-  int mps = 0;
-  result = driver.call.device_get_attribute(&mps, CU_DEVICE_ATTRIBUTE_MPS_ENABLED, device);
-  shared_by_mps = result == CUDA_SUCCESS && mps != 0;
+  exports_dmabuf = attribute(CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED) != 0 &&
+                   driver.call.mem_get_handle_for_address_range != nullptr;
+  creates_rdma_memory = driver.version >= kMinVmmVersion &&
+                        attribute(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED) != 0 &&
+                        attribute(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED) != 0 &&
+                        cuda::sharing().has_value();
+  orders_rdma_writes = attribute(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING) >=
+                       CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER;
+  has_host_atomics = attribute(CU_DEVICE_ATTRIBUTE_HOST_NATIVE_ATOMIC_SUPPORTED) != 0;
+  most_mhz = attribute(CU_DEVICE_ATTRIBUTE_CLOCK_RATE) / 1000;
+  shared_by_mps = attribute(CU_DEVICE_ATTRIBUTE_MPS_ENABLED) != 0;
   return CUDA_SUCCESS;
 }
 
@@ -259,6 +261,7 @@ const std::string& Gpu::name() const { return context_->name; }
 const std::string& Gpu::pci_bus_id() const { return context_->pci_bus_id; }
 int Gpu::compute_capability() const { return context_->compute_capability; }
 bool Gpu::exports_dmabuf() const { return context_->exports_dmabuf; }
+bool Gpu::creates_rdma_memory() const { return context_->creates_rdma_memory; }
 std::string Gpu::cuda_version() const { return cuda::version_text(driver().version); }
 int Gpu::most_mhz() const { return context_->most_mhz; }
 bool Gpu::shared_by_mps() const { return context_->shared_by_mps; }
@@ -272,15 +275,16 @@ CUresult Gpu::run(const std::function<CUresult()>& call) const {
   return current.result() == CUDA_SUCCESS ? call() : current.result();
 }
 
-Result<int> Gpu::export_dmabuf(std::uintptr_t address, std::size_t bytes) const {
+Result<int> Gpu::export_dmabuf(std::uintptr_t address, std::size_t bytes, DmabufPages pages) const {
   const cuda::Driver& driver = context_->driver;
   if (!context_->exports_dmabuf) {
     return fail(Status::kUnsupported, fmt::format("GPU {} exports no dmabuf", context_->device));
   }
   int descriptor = -1;
   const CUresult result = run([&] {
-    return driver.call.mem_get_handle_for_address_range(&descriptor, address, bytes,
-                                                        CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0);
+    return driver.call.mem_get_handle_for_address_range(
+        &descriptor, address, bytes, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD,
+        pages == DmabufPages::kPcie ? cuda::kDmabufAcrossPcie : 0);
   });
   if (result == CUDA_SUCCESS) return descriptor;
   return tl::unexpected(driver.error(result, fmt::format("GPU {} exports no dmabuf of {} bytes at {:#x}",

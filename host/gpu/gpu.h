@@ -38,6 +38,13 @@ class GpuMapping {
   MappingWay way_;
 };
 
+// Addresses of a dmabuf's pages. An HCA's verb takes one of the two kinds, and fails with ENOTSUPP for the
+// other. Source: UCX pull request 11571.
+enum class DmabufPages {
+  kDriversChoice,  // on Grace those of C2C
+  kPcie,           // of BAR1: for Data Direct
+};
+
 // Threads: any.
 class Gpu {
  public:
@@ -61,6 +68,10 @@ class Gpu {
   [[nodiscard]] int most_mhz() const;                   // of its multiprocessors; 0: unknown
   [[nodiscard]] bool shared_by_mps() const;             // processes' kernels run beside one another
   [[nodiscard]] bool exports_dmabuf() const;
+  // Returns whether cuMemCreate makes memory of this GPU that HCAs register and other processes map. On Grace
+  // an HCA registers no other. False before CUDA 12.0, whose cuMemCreate did not heed CUDA_VISIBLE_DEVICES.
+  // Sources: NCCL src/misc/cudawrap.cc, ncclIsCuMemSupported; torchcomms pull request 1354.
+  [[nodiscard]] bool creates_rdma_memory() const;
   // Returns whether a running kernel reads an HCA's writes to this GPU's memory in the order of those writes.
   // False on GPUs up to Ampere. Source: NVIDIA's GPUDirect RDMA guide, "Synchronization and Memory Ordering".
   [[nodiscard]] bool orders_rdma_writes() const;
@@ -75,7 +86,8 @@ class Gpu {
 
   // Exports `bytes` of this GPU's memory at `address` as a dmabuf, both of whole pages of the host. The
   // caller closes the descriptor. Errors: kUnsupported; kSystem with the driver's message.
-  [[nodiscard]] Result<int> export_dmabuf(std::uintptr_t address, std::size_t bytes) const;
+  [[nodiscard]] Result<int> export_dmabuf(std::uintptr_t address, std::size_t bytes,
+                                          DmabufPages pages = DmabufPages::kDriversChoice) const;
 
   // Maps the whole pages that hold [address, address + bytes). Pages mapped again share one mapping.
   // Errors: kInvalidArgument (not mapped in this process), kUnsupported (the GPU would use another address),

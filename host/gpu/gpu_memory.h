@@ -14,17 +14,25 @@ namespace gdx {
 // Alignment of GPU memory for other devices: nvidia_peermem pins whole pages of this size.
 inline constexpr std::size_t kGpuPageBytes = 64 * 1024;
 
+// Users of memory beside this process's kernels and its HCA.
+enum class GpuUse {
+  kShared,   // direct peers, which map the whole allocation: the memory is alone in one
+  kPrivate,  // none: small pieces share an allocation, because the driver makes none below 2 MiB
+};
+
 // Threads: any. Every copy uses a stream of its own, which waits for no kernel, and is complete when the call
 // returns.
 class GpuMemory {
  public:
-  // Allocates whole pages of its own, so that an HCA reaches nothing else. Contents are uninitialised.
+  // Allocates whole pages of its own, so that an HCA reaches nothing else. Contents are uninitialised. Made
+  // by cuMemCreate if gpu.creates_rdma_memory(), else by cuMemAlloc.
   // Errors: kNoMemory; those of Gpu::run with the driver's message.
-  [[nodiscard]] static Result<GpuMemory> allocate(const Gpu& gpu, std::size_t bytes);
+  [[nodiscard]] static Result<GpuMemory> allocate(const Gpu& gpu, std::size_t bytes,
+                                                  GpuUse use = GpuUse::kShared);
 
   GpuMemory(GpuMemory&&) noexcept;
   GpuMemory& operator=(GpuMemory&&) noexcept;
-  // Frees after the GPU's kernels have ended, as cuMemFree does.
+  // Frees an allocation with its last piece, after the GPU's kernels have ended.
   ~GpuMemory();
 
   // Multiple of kGpuPageBytes; bytes() is one too.
@@ -37,6 +45,7 @@ class GpuMemory {
   [[nodiscard]] Result<void> read(std::size_t offset, std::span<std::byte> to) const;
 
  private:
+  class Block;
   struct Impl;
   explicit GpuMemory(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;

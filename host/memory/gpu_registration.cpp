@@ -1,11 +1,13 @@
 #include "host/memory/gpu_registration.h"
 
+#include <dlfcn.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <climits>
 #include <cstring>
 #include <filesystem>
 #include <memory>
@@ -54,19 +56,55 @@ mlx5dv_devx_umem* reg_dmabuf_umem(ibv_context* context, std::uint64_t offset, st
   return mlx5dv_devx_umem_reg_ex(context, &in);
 }
 
+// Finds a function of libmlx5 that older ones lack; null in those.
+template <typename Function>
+Function find_verb(const char* name) {
+  return reinterpret_cast<Function>(dlsym(RTLD_DEFAULT, name));
+}
+
+using RegDmabufMr = ibv_mr* (*)(ibv_pd*, std::uint64_t, std::size_t, std::uint64_t, int, int, int);
+RegDmabufMr reg_dmabuf_mr_of_mlx5() {
+  static const auto found = find_verb<RegDmabufMr>("mlx5dv_reg_dmabuf_mr");
+  return found;
+}
+
+ibv_mr* reg_data_direct_mr(ibv_pd* pd, std::uint64_t offset, std::size_t bytes, std::uint64_t iova,
+                           int descriptor, int access) {
+  constexpr int kDataDirect = 1;  // MLX5DV_REG_DMABUF_ACCESS_DATA_DIRECT
+  return reg_dmabuf_mr_of_mlx5()(pd, offset, bytes, iova, descriptor, access, kDataDirect);
+}
+
+using SaidOfWays = std::array<std::atomic<bool>, static_cast<std::size_t>(RegistrationWay::kRefused)>;
+
 // Says once per process which way was taken.
-void log_once(const char* what, const Hca& hca, RegistrationWay way, std::array<std::atomic<bool>, 4>& said) {
+void log_once(const char* what, const Hca& hca, RegistrationWay way, SaidOfWays& said) {
   if (said[static_cast<std::size_t>(way)].exchange(true)) return;
   log::info("{} registered with HCA {} by {}", what, hca.name(), registration_name(way));
 }
 
-Result<SharedRegion> share(const GpuRegion& region) {
+Result<SharedRegion> share(const GpuRegion& region, DmabufPages pages = DmabufPages::kDriversChoice) {
   const auto gpu = GDX_TRY(Gpu::open(region.gpu));
   const auto address = reinterpret_cast<std::uintptr_t>(region.address);
   const std::uintptr_t first = address / page_bytes() * page_bytes();
   const std::uintptr_t end = (address + region.bytes + page_bytes() - 1) / page_bytes() * page_bytes();
-  const auto exported = GDX_TRY(gpu.export_dmabuf(first, end - first));
+  const auto exported = GDX_TRY(gpu.export_dmabuf(first, end - first, pages));
   return SharedRegion{Descriptor(exported), address - first};
+}
+
+// Returns what to do where the driver keeps this memory from HCAs, as on Grace all that was not made for
+// them; else nothing. Drivers that do not know the attribute keep none.
+std::string allocation_advice(const GpuRegion& region) {
+  const auto gpu = Gpu::open(region.gpu);
+  if (!gpu) return {};
+  unsigned capable = 0;
+  void* value = &capable;
+  CUpointer_attribute asked = CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE;
+  const CUresult result = gpu->run([&] {
+    return gpu->driver().call.pointer_get_attributes(1, &asked, &value,
+                                                     reinterpret_cast<std::uintptr_t>(region.address));
+  });
+  if (result != CUDA_SUCCESS || capable != 0) return {};
+  return "the driver gives this memory to no HCA: make it by cuMemCreate with gpuDirectRDMACapable = 1";
 }
 
 tl::unexpected<Error> refused(const Hca& hca, RegistrationWay way, int error) {
@@ -76,27 +114,23 @@ tl::unexpected<Error> refused(const Hca& hca, RegistrationWay way, int error) {
                                     kDmabufDetached, kTopologyFix));
   }
   const char* const text = std::strerror(error);
-  return fail(status, way == RegistrationWay::kDmabuf
-                          ? fmt::format("HCA {} does not take it: {}", hca.name(), text)
-                          : fmt::format("HCA {} gets no pages from it: {}; see dmesg", hca.name(), text));
+  return fail(status, way == RegistrationWay::kPeermem
+                          ? fmt::format("HCA {} gets no pages from it: {}; see dmesg", hca.name(), text)
+                          : fmt::format("HCA {} does not take it: {}", hca.name(), text));
 }
 
-// Makes what `by_dmabuf(shared)` or `by_address()` return, by the first way that `facts` allow and that
+// Makes what `by_dmabuf(shared, way)` or `by_address()` return, by the first way that `facts` allow and that
 // works. They return null with errno where they fail. The HCA's driver holds its own reference to a dmabuf.
 template <typename ByDmabuf, typename ByAddress>
 auto register_by_table(const Hca& hca, const GpuRegion& region, RegistrationFacts facts, ByDmabuf by_dmabuf,
                        ByAddress by_address) -> Result<std::pair<decltype(by_address()), RegistrationWay>> {
   using Made = decltype(by_address());
   const auto attempt = [&](RegistrationWay way) -> Result<Made> {
-    Made made = nullptr;
-    if (way == RegistrationWay::kDmabuf) {
-      const auto shared = GDX_TRY(share(region));
-      made = by_dmabuf(shared);
-      if (made == nullptr) return refused(hca, way, errno);
-    } else {
-      made = by_address();
-      if (made == nullptr) return refused(hca, way, errno);
-    }
+    std::optional<SharedRegion> shared;
+    if (way == RegistrationWay::kDataDirect) shared = GDX_TRY(share(region, DmabufPages::kPcie));
+    if (way == RegistrationWay::kDmabuf) shared = GDX_TRY(share(region));
+    const Made made = shared ? by_dmabuf(*shared, way) : by_address();
+    if (made == nullptr) return refused(hca, way, errno);
     return made;
   };
   std::vector<std::string> reasons;
@@ -104,14 +138,18 @@ auto register_by_table(const Hca& hca, const GpuRegion& region, RegistrationFact
       (region.access & (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)) != 0;
   for (;;) {
     const RegistrationWay way = decide_registration(facts);
-    if (way != RegistrationWay::kDmabuf && way != RegistrationWay::kPeermem) break;
+    if (way == RegistrationWay::kHostPages || way == RegistrationWay::kRefused) break;
     const auto made = attempt(way);
     if (made) return std::pair{*made, way};
     if (made.error().status == Status::kNoMemory) return tl::unexpected(made.error());
     reasons.push_back(fmt::format("{}: {}", registration_name(way), made.error().message));
-    (way == RegistrationWay::kDmabuf ? facts.dmabuf_failed : facts.peermem_failed) = true;
+    if (way == RegistrationWay::kDataDirect) facts.data_direct_failed = true;
+    if (way == RegistrationWay::kDmabuf) facts.dmabuf_failed = true;
+    if (way == RegistrationWay::kPeermem) facts.peermem_failed = true;
   }
-  if (auto advice = refusal_advice(facts); !advice.empty()) reasons.push_back(std::move(advice));
+  for (std::string& advice : std::array{refusal_advice(facts), allocation_advice(region)}) {
+    if (!advice.empty()) reasons.push_back(std::move(advice));
+  }
   return fail(Status::kUnsupported,
               fmt::format("HCA {} cannot register {} bytes of GPU memory at {}: {}", hca.name(), region.bytes,
                           region.address, fmt::join(reasons, "; ")));
@@ -120,13 +158,16 @@ auto register_by_table(const Hca& hca, const GpuRegion& region, RegistrationFact
 }  // namespace
 
 const RegistrationVerbs& hca_verbs() {
-  static const RegistrationVerbs verbs{reg_mr, ibv_reg_dmabuf_mr, reg_umem, reg_dmabuf_umem};
+  static const RegistrationVerbs verbs{reg_mr, ibv_reg_dmabuf_mr,
+                                       reg_dmabuf_mr_of_mlx5() != nullptr ? reg_data_direct_mr : nullptr,
+                                       reg_umem, reg_dmabuf_umem};
   return verbs;
 }
 
 const char* registration_name(RegistrationWay way) {
   switch (way) {
     case RegistrationWay::kHostPages: return "host pages";
+    case RegistrationWay::kDataDirect: return "dmabuf and Data Direct";
     case RegistrationWay::kDmabuf: return "dmabuf";
     case RegistrationWay::kPeermem: return "nvidia_peermem";
     case RegistrationWay::kRefused: return "no way";
@@ -193,6 +234,17 @@ bool peermem_loaded(const std::string& modules) {
          std::filesystem::exists(modules + "/nv_peer_mem", ignored);
 }
 
+Result<std::string> data_direct_path(const Hca& hca) {
+  constexpr char kName[] = "mlx5dv_get_data_direct_sysfs_path";
+  const auto ask = find_verb<int (*)(ibv_context*, char*, std::size_t)>(kName);
+  if (ask == nullptr) return fail(Status::kUnsupported, fmt::format("this libmlx5 has no {}", kName));
+  std::array<char, PATH_MAX> path{};
+  const int error = ask(hca.context(), path.data(), path.size());
+  if (error == ENODEV) return std::string();
+  if (error != 0) return fail(Status::kSystem, fmt::format("{}: {}", kName, std::strerror(error)));
+  return std::string(path.data());
+}
+
 Result<PointerFacts> describe_pointer(const cuda::Driver& driver, const void* address) {
   unsigned type = 0;
   unsigned managed = 0;
@@ -226,6 +278,8 @@ Result<RegistrationFacts> read_registration_facts(const Hca& hca, const PointerF
   // gdxd answers for its HCA when it is asked. An address of this process is none of gdxd's.
   facts.hca_imports_dmabuf = hca.daemon() || hca_imports_dmabuf(hca);
   facts.peermem_loaded = !hca.daemon() && peermem_loaded();
+  facts.hca_has_data_direct = !hca.daemon() && hca_verbs().reg_data_direct_mr != nullptr &&
+                              !data_direct_path(hca).value_or("").empty();
   // The software HCA writes by the driver's copies, of which the attribute says nothing.
   if (!hca.is_software()) {
     const bool over_c2c = gpu.has_host_atomics();  // PCIe has not all of them
@@ -241,35 +295,41 @@ Result<RegistrationFacts> read_registration_facts(const Hca& hca, const PointerF
 
 Result<GpuRegistration> register_gpu_region(const RegistrationVerbs& verbs, const Hca& hca,
                                             const GpuRegion& region, RegistrationFacts facts) {
-  const auto by_dmabuf = [&](const SharedRegion& shared) {
-    return verbs.reg_dmabuf_mr(hca.pd(), shared.offset, region.bytes,
-                               reinterpret_cast<std::uintptr_t>(region.address), shared.dmabuf.value(),
-                               region.access);
+  const auto by_dmabuf = [&](const SharedRegion& shared, RegistrationWay way) {
+    const auto verb = way == RegistrationWay::kDataDirect ? verbs.reg_data_direct_mr : verbs.reg_dmabuf_mr;
+    return verb(hca.pd(), shared.offset, region.bytes, reinterpret_cast<std::uintptr_t>(region.address),
+                shared.dmabuf.value(), region.access);
   };
   const auto by_address = [&] { return verbs.reg_mr(hca.pd(), region.address, region.bytes, region.access); };
   const auto made = GDX_TRY(register_by_table(hca, region, facts, by_dmabuf, by_address));
-  static std::array<std::atomic<bool>, 4> said{};
+  static SaidOfWays said{};
   log_once("GPU memory is", hca, made.second, said);
   return GpuRegistration{made.first, made.second};
 }
 
 Result<SharedRegion> share_gpu_region(const Hca& hca, const GpuRegion& region,
                                       const RegistrationFacts& facts) {
-  if (decide_registration(facts) == RegistrationWay::kDmabuf) return share(region);
-  return fail(Status::kUnsupported,
-              fmt::format("gdxd cannot register {} bytes of GPU memory at {} with HCA {}: {}", region.bytes,
-                          region.address, hca.name(), refusal_advice(facts)));
+  if (decide_registration(facts) != RegistrationWay::kDmabuf) {
+    return fail(Status::kUnsupported,
+                fmt::format("gdxd cannot register {} bytes of GPU memory at {} with HCA {}: {}", region.bytes,
+                            region.address, hca.name(), refusal_advice(facts)));
+  }
+  auto shared = share(region);
+  const std::string advice = shared ? "" : allocation_advice(region);
+  if (!advice.empty()) shared.error().message += "; " + advice;
+  return shared;
 }
 
 Result<GpuUmem> register_gpu_umem(const RegistrationVerbs& verbs, const Hca& hca, const GpuRegion& region,
                                   RegistrationFacts facts) {
   const auto access = static_cast<std::uint32_t>(region.access);
-  const auto by_dmabuf = [&](const SharedRegion& shared) {
+  facts.hca_has_data_direct = false;  // DevX has no verb for it
+  const auto by_dmabuf = [&](const SharedRegion& shared, RegistrationWay /*way*/) {
     return verbs.reg_dmabuf_umem(hca.context(), shared.offset, region.bytes, shared.dmabuf.value(), access);
   };
   const auto by_address = [&] { return verbs.reg_umem(hca.context(), region.address, region.bytes, access); };
   const auto made = GDX_TRY(register_by_table(hca, region, facts, by_dmabuf, by_address));
-  static std::array<std::atomic<bool>, 4> said{};
+  static SaidOfWays said{};
   log_once("queues in GPU memory are", hca, made.second, said);
   return GpuUmem{UmemHandle(made.first), made.second};
 }

@@ -27,9 +27,10 @@ enum class PointerKind {
 };
 enum class RegistrationChoice { kAuto, kDmabuf, kPeermem };  // "auto", "dmabuf", "peermem"
 enum class RegistrationWay {
-  kHostPages,  // ibv_reg_mr, pages of the host
-  kDmabuf,     // cuMemGetHandleForAddressRange and ibv_reg_dmabuf_mr
-  kPeermem,    // ibv_reg_mr, whose pages the module nvidia_peermem supplies
+  kHostPages,   // ibv_reg_mr, pages of the host
+  kDataDirect,  // as kDmabuf, of PCIe pages, which the HCA reads by a function beside the GPU
+  kDmabuf,      // cuMemGetHandleForAddressRange and ibv_reg_dmabuf_mr
+  kPeermem,     // ibv_reg_mr, whose pages the module nvidia_peermem supplies
   kRefused,
 };
 
@@ -57,13 +58,18 @@ struct RegistrationFacts {
   bool gpu_exports_dmabuf = false;
   bool hca_imports_dmabuf = false;
   bool peermem_loaded = false;
+  bool hca_has_data_direct = false;
   WriteOrder write_order = WriteOrder::kKept;
-  bool hca_writes = false;     // the HCA may write what is registered
-  bool dmabuf_failed = false;  // tried, in vain
+  bool hca_writes = false;          // the HCA may write what is registered
+  bool data_direct_failed = false;  // tried, in vain
+  bool dmabuf_failed = false;
   bool peermem_failed = false;
   RegistrationChoice choice = RegistrationChoice::kAuto;  // of a way for device memory
 };
 
+// Data Direct is for memory that the HCA only reads. Its writes would come on a way of their own, and so
+// pass, or fall behind, those to queues and signals, which announce them. Source: cuda.h 13.0,
+// cuFlushGPUDirectRDMAWrites: ways of one GPU are separate ordering domains.
 [[nodiscard]] constexpr RegistrationWay decide_registration(const RegistrationFacts& facts) {
   switch (facts.pointer) {
     case PointerKind::kHost: return RegistrationWay::kHostPages;
@@ -71,6 +77,9 @@ struct RegistrationFacts {
     case PointerKind::kDevice: break;
   }
   if (facts.write_order != WriteOrder::kKept && facts.hca_writes) return RegistrationWay::kRefused;
+  const bool data_direct =
+      facts.gpu_exports_dmabuf && facts.hca_has_data_direct && !facts.hca_writes && !facts.data_direct_failed;
+  if (data_direct && facts.choice == RegistrationChoice::kAuto) return RegistrationWay::kDataDirect;
   const bool dmabuf = facts.gpu_exports_dmabuf && facts.hca_imports_dmabuf && !facts.dmabuf_failed;
   const bool peermem = facts.peermem_loaded && !facts.peermem_failed;
   if (dmabuf && facts.choice != RegistrationChoice::kPeermem) return RegistrationWay::kDmabuf;
@@ -108,6 +117,10 @@ struct PointerFacts {
 // Errors: kSystem with the driver's message. Threads: any.
 [[nodiscard]] Result<PointerFacts> describe_pointer(const cuda::Driver& driver, const void* address);
 
+// Returns the sysfs folder of the HCA's Data Direct function; empty without one. Errors: kUnsupported
+// (libmlx5 before rdma-core 54), kSystem.
+[[nodiscard]] Result<std::string> data_direct_path(const Hca& hca);
+
 // The facts of this HCA, this GPU and this machine. Errors: as registration_choice_from_environment,
 // Gpu::open.
 [[nodiscard]] Result<RegistrationFacts> read_registration_facts(const Hca& hca, const PointerFacts& pointer);
@@ -117,6 +130,9 @@ struct RegistrationVerbs {
   ibv_mr* (*reg_mr)(ibv_pd* pd, void* address, std::size_t bytes, int access);
   ibv_mr* (*reg_dmabuf_mr)(ibv_pd* pd, std::uint64_t offset, std::size_t bytes, std::uint64_t iova,
                            int descriptor, int access);
+  // mlx5dv_reg_dmabuf_mr with MLX5DV_REG_DMABUF_ACCESS_DATA_DIRECT; null in libmlx5 before rdma-core 54.
+  ibv_mr* (*reg_data_direct_mr)(ibv_pd* pd, std::uint64_t offset, std::size_t bytes, std::uint64_t iova,
+                                int descriptor, int access);
   mlx5dv_devx_umem* (*reg_umem)(ibv_context* context, void* address, std::size_t bytes, std::uint32_t access);
   mlx5dv_devx_umem* (*reg_dmabuf_umem)(ibv_context* context, std::uint64_t offset, std::size_t bytes,
                                        int descriptor, std::uint32_t access);

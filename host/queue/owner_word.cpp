@@ -40,7 +40,7 @@ class OwnerPage {
   static Result<std::shared_ptr<OwnerPage>> allocate(const Gpu* gpu) {
     auto page = std::make_shared<OwnerPage>();
     if (gpu != nullptr) {
-      auto memory = GDX_TRY(GpuMemory::allocate(*gpu, kBytes));
+      auto memory = GDX_TRY(GpuMemory::allocate(*gpu, kBytes, GpuUse::kPrivate));
       page->base_ = memory.address();
       page->gpu_memory_ = std::move(memory);
     } else {

@@ -75,7 +75,7 @@ void QueueMemory::place_credits(std::uint32_t slot_count, std::uint32_t bounce_s
 
 Result<void> QueueMemory::move_kernel_words(const Gpu& gpu) {
   const std::span<const std::byte> words(queue_ + control_offset_, host_page_);
-  auto moved = GDX_TRY(GpuMemory::allocate(gpu, words.size()));
+  auto moved = GDX_TRY(GpuMemory::allocate(gpu, words.size(), GpuUse::kPrivate));
   GDX_TRY(moved.write(0, words));
   std::byte* const held = moved.address() + (held_offset_ - control_offset_);
   const std::size_t staging_bytes = held_bytes(staging_credits_.slot_count());
@@ -92,7 +92,7 @@ Result<void> QueueMemory::fill(std::size_t queue_bytes, std::uint32_t slot_count
   host_page_ = pages_.get() + (host_bytes_ - host_part_bytes(slot_count, bounce_slot_count));
   queue_ = pages_.get();
   if (gpu != nullptr) {
-    gpu_memory_ = GDX_TRY(GpuMemory::allocate(*gpu, queue_bytes));
+    gpu_memory_ = GDX_TRY(GpuMemory::allocate(*gpu, queue_bytes, GpuUse::kPrivate));
     queue_ = gpu_memory_->address();
   }
   GDX_TRY(clear_queue(queue_bytes));

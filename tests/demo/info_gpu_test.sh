@@ -23,7 +23,7 @@ expect '^  doorbell +plain, shown to a GPU by plain registration \(ordinary page
 expect '^  device memory +131072 B, shown to a GPU by plain registration \(ordinary pages\)$'
 expect '^  host memory +shown to a GPU by plain registration \(ordinary pages\)$'
 expect '^  staging +push 32 slots of 4 KiB, bounce 64 slots of 64 KiB of host memory, by default$'
-expect '^  GPU 0 +Fake GPU at 0000:F0:00\.0, sm_90, path of unknown class; queues in host memory or its own; memory by dmabuf$'
+expect '^  GPU 0 +Fake GPU at 0000:F0:00\.0, sm_90, path of unknown class; queues in host memory or its own; memory of cuMemCreate by dmabuf$'
 # Of kernels on no GPU, and on this one.
 expect '^ +defaults for kernels on a CPU: '
 expect '^ +defaults for a path of unknown class: '
@@ -37,17 +37,17 @@ expect '^  doorbell +BlueFlame, shown'
 expect '^  auto +inline up to 28 B, pull up to 4 KiB, then bounce$'
 expect '^ +defaults for a SYS path, BlueFlame and queues in GPU memory, modelled: '
 info LD_LIBRARY_PATH="$fake" GDX_FAKE_CUDA_DMABUF=0
-expect 'queues in host memory or its own; memory by nvidia_peermem$'
+expect 'queues in host memory or its own; memory of cuMemCreate by nvidia_peermem$'
 info LD_LIBRARY_PATH="$fake" GDX_FAKE_CUDA_DMABUF=0 GDX_GPU_REGISTRATION=dmabuf
-expect 'queues in host memory; memory by no way: dmabuf: the GPU exports none.*nvidia_peermem: excluded by \$GDX_GPU_REGISTRATION$'
+expect 'queues in host memory; memory of cuMemCreate by no way: dmabuf: the GPU exports none.*nvidia_peermem: excluded by \$GDX_GPU_REGISTRATION$'
 info LD_LIBRARY_PATH="$fake" GDX_GPU_MAPPING=iomemory GDX_GPU_REGISTRATION=peermem
 for what in doorbell 'device memory' 'host memory'; do
   expect "^  $what .*shown to a GPU by IoMemory registration \(ordinary pages\)\$"
 done
-expect 'memory by nvidia_peermem$'
+expect 'memory of cuMemCreate by nvidia_peermem$'
 info LD_LIBRARY_PATH="$old" GDX_FAKE_CUDA_DEVICES=2
 expect '^  CUDA driver +11\.4$'
-expect '^  GPU 1 +Fake GPU .*memory by nvidia_peermem$'
+expect '^  GPU 1 +Fake GPU .*memory of cuMemAlloc by nvidia_peermem$'
 info LD_LIBRARY_PATH="$fake" GDX_FAKE_CUDA_DEVICES=0
 expect '^  GPUs +none: the NVIDIA driver shows no GPU: CUDA_ERROR_NO_DEVICE'
 if ! ldconfig -p | grep 'libcuda\.so\.1' >/dev/null; then

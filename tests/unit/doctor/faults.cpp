@@ -296,10 +296,17 @@ const std::vector<Fault> kPortFaults = {
     {"Data Direct unknown",
      [](Fabricated& m) {
        set(m, pci(kNic0, "device"), "0x1023");
-       m.data_direct["mlx5_0"] = fail(Status::kUnsupported, "this libmlx5 cannot be asked");
+       m.data_direct["mlx5_0"] = fail(Status::kSystem, "the HCA does not answer");
      },
      {{{"data-direct", "mlx5_0"}, kUnknown, ""}},
      {{"rate", "mlx5_1"}, {"firmware", "mlx5_1"}}},  // it has no like any more
+    {"libmlx5 before Data Direct",
+     [](Fabricated& m) {
+       for (const char* nic : {kNic0, kNic1}) set(m, pci(nic, "device"), "0x1023");
+       for (const char* name : {"mlx5_0", "mlx5_1"})
+         m.data_direct[name] = fail(Status::kUnsupported, "this libmlx5 has no such call");
+     },
+     both("data-direct", "mlx5_0", "mlx5_1", kWarn, "rdma-core 54")},
     {"EFA writes nothing",
      [](Fabricated& m) {
        set(m, hca("rdmap0", "device/vendor"), "0x1d0f");

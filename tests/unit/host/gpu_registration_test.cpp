@@ -16,6 +16,7 @@
 #include <string>
 
 #include "host/gpu/gpu.h"
+#include "host/gpu/gpu_memory.h"
 #include "host/memory/memory.h"
 
 namespace gdx {
@@ -26,6 +27,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 constexpr auto kHostPages = RegistrationWay::kHostPages;
+constexpr auto kDataDirect = RegistrationWay::kDataDirect;
 constexpr auto kDmabuf = RegistrationWay::kDmabuf;
 constexpr auto kPeermem = RegistrationWay::kPeermem;
 constexpr auto kRefused = RegistrationWay::kRefused;
@@ -94,6 +96,22 @@ TEST(GpuRegistrationTable, memory_whose_writes_come_out_of_order_is_for_reads_al
       facts.hca_writes = true;
       EXPECT_EQ(decide_registration(facts), kRefused);
       EXPECT_THAT(refusal_advice(facts), HasSubstr("WRITES_ORDERING below OWNER"));
+    }
+  }
+}
+
+TEST(GpuRegistrationTable, data_direct_is_for_what_the_hca_only_reads) {
+  for (const Row& row : kTable) {
+    for (std::size_t i = 0; i < 3; ++i) {
+      auto facts = facts_of(row, PointerKind::kDevice, kChoices[i]);
+      facts.hca_has_data_direct = true;
+      const bool offered = row.exports && kChoices[i] == RegistrationChoice::kAuto;
+      EXPECT_EQ(decide_registration(facts), offered ? kDataDirect : row.by_choice[i]);
+      facts.hca_writes = true;
+      EXPECT_EQ(decide_registration(facts), row.by_choice[i]) << "on another way than what announces it";
+      facts.hca_writes = false;
+      facts.data_direct_failed = true;
+      EXPECT_EQ(decide_registration(facts), row.by_choice[i]);
     }
   }
 }
@@ -180,7 +198,8 @@ mlx5dv_devx_umem* record_dmabuf_umem(ibv_context*, std::uint64_t offset, std::si
   errno = recorded.error;
   return nullptr;
 }
-constexpr RegistrationVerbs kRecordingVerbs{record_peermem, record_dmabuf, record_umem, record_dmabuf_umem};
+constexpr RegistrationVerbs kRecordingVerbs{record_peermem, record_dmabuf, nullptr, record_umem,
+                                            record_dmabuf_umem};
 
 std::size_t open_descriptors() {
   const std::filesystem::directory_iterator all("/proc/self/fd");
@@ -207,11 +226,13 @@ TEST(GpuRegistrationTable, order_of_writes_over_c2c_depends_on_the_way_to_the_hc
   EXPECT_THAT(refusal_advice(facts), HasSubstr("by C2C, and to the HCA by a PCIe switch"));
 }
 
+constexpr char kOnlyVmm[] = "GDX_FAKE_CUDA_ONLY_VMM_RDMA";
+
 class RegisteredGpuMemory : public ::testing::Test {
  protected:
   void SetUp() override {
     for (const char* name : {"GDX_FAKE_CUDA_WRITES_ORDERING", "GDX_FAKE_CUDA_DMABUF",
-                             "GDX_FAKE_CUDA_DMABUF_MAP", kGpuRegistrationVariable})
+                             "GDX_FAKE_CUDA_DMABUF_MAP", kOnlyVmm, kGpuRegistrationVariable})
       unsetenv(name);
     recorded = {};
     auto hca = Hca::open();
@@ -246,6 +267,7 @@ TEST_F(RegisteredGpuMemory, facts_of_software_hca_and_fake_driver_are_read) {
   EXPECT_TRUE(read.gpu_exports_dmabuf);
   EXPECT_TRUE(read.hca_imports_dmabuf);
   EXPECT_TRUE(read.peermem_loaded) << "the software HCA stands for it";
+  EXPECT_FALSE(read.hca_has_data_direct);
 }
 
 TEST_F(RegisteredGpuMemory, driver_that_exports_no_dmabuf_is_seen) {
@@ -296,6 +318,33 @@ TEST_F(RegisteredGpuMemory, hca_that_refuses_the_dmabuf_reason_is_kept_and_peerm
   const auto memory = register_memory(hca(), region.address, region.bytes);
   ASSERT_TRUE(memory) << memory.error().message;
   EXPECT_EQ(memory->registered_by(), kPeermem);
+}
+
+// As on Grace. Both ways to the HCA lead to memory that was made for it, and to no other.
+TEST_F(RegisteredGpuMemory, memory_of_gdx_serves_hcas_that_get_none_of_cumemalloc) {
+  setenv(kOnlyVmm, "1", 1);
+  void* const plain = allocate(1 << 16);
+  for (const GpuUse use : {GpuUse::kShared, GpuUse::kPrivate}) {
+    const auto made = GpuMemory::allocate(*gpu_, 1 << 16, use);
+    ASSERT_TRUE(made) << made.error().message;
+    const GpuRegion region{made->address(), made->bytes(), IBV_ACCESS_LOCAL_WRITE, 0};
+    for (const auto& [name, way] : {std::pair{"dmabuf", kDmabuf}, {"peermem", kPeermem}}) {
+      setenv(kGpuRegistrationVariable, name, 1);
+      const auto taken = register_memory(hca(), made->address(), made->bytes());
+      ASSERT_TRUE(taken) << taken.error().message;
+      EXPECT_EQ(taken->registered_by(), way);
+      const auto queues = register_gpu_umem(hca_verbs(), hca(), region, facts());
+      ASSERT_TRUE(queues) << queues.error().message;
+      EXPECT_EQ(queues->way, way);
+      const auto refused = register_memory(hca(), plain, 1 << 16);
+      ASSERT_FALSE(refused);
+      EXPECT_THAT(refused.error().message, HasSubstr("make it by cuMemCreate with gpuDirectRDMACapable = 1"));
+    }
+  }
+  const auto shared = share_gpu_region(hca(), {plain, 1 << 16, 0, 0},
+                                       facts_of(kTable[7], PointerKind::kDevice, RegistrationChoice::kAuto));
+  ASSERT_FALSE(shared);
+  EXPECT_THAT(shared.error().message, HasSubstr("make it by cuMemCreate"));
 }
 
 TEST_F(RegisteredGpuMemory, range_beyond_the_allocation_gets_no_pages) {

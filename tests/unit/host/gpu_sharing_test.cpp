@@ -17,6 +17,7 @@
 
 #include "driver-shim/cuda/sharing.h"
 #include "host/gpu/gpu.h"
+#include "host/gpu/gpu_memory.h"
 #include "host/hca/hca.h"
 #include "host/memory/gpu_registration.h"
 #include "tests/open_files.h"
@@ -142,6 +143,22 @@ TEST_F(GpuSharing, range_of_several_allocations_is_mapped_by_the_peer_in_one_pie
     EXPECT_EQ(file_behind(first), 0u) << "unmapped with its last user";
   }
   EXPECT_EQ(open_files(), before);
+}
+
+TEST_F(GpuSharing, memory_of_gdx_is_shared_by_its_file_unless_it_is_private) {
+  auto memory = GpuMemory::allocate(gpu(), 3 * kChunk);
+  ASSERT_TRUE(memory) << memory.error().message;
+  auto offered = offer(memory->address(), memory->bytes());
+  ASSERT_TRUE(offered.files) << offered.files.error().message;
+  EXPECT_EQ(offered.offer.kind, peer::OfferKind::kGpuParts);
+  EXPECT_EQ(offered.offer.part_count, 1u);
+  const auto mapped = map_gpu_memory(gpu(1), offered.offer, *offered.files);
+  ASSERT_TRUE(mapped) << mapped.error().message;
+  EXPECT_EQ(file_behind(reinterpret_cast<CUdeviceptr>(mapped->first)),
+            file_behind(reinterpret_cast<CUdeviceptr>(memory->address())));
+  const auto queues = GpuMemory::allocate(gpu(), 1, GpuUse::kPrivate);
+  ASSERT_TRUE(queues) << queues.error().message;
+  EXPECT_THAT(offer(queues->address(), 1).files.error().message, HasSubstr("POSIX_FILE_DESCRIPTOR"));
 }
 
 TEST_F(GpuSharing, memory_outlives_its_owner) {
@@ -332,7 +349,7 @@ constexpr RegistrationVerbs kRecordingVerbs{
       asked.iova = iova;
       return &answer;
     },
-    nullptr, nullptr};  // no umems here
+    nullptr, nullptr, nullptr};  // no Data Direct and no umems here
 
 TEST_F(GpuSharing, mapped_ranges_and_pools_go_through_the_registration_table) {
   const auto hca = Hca::open();
