@@ -17,8 +17,8 @@ struct PciDevice {
   std::string name;                  // vendor and model, or the vendor and device number
   std::string os_name;               // of an RDMA device: mlx5_0; empty without a driver
   int numa_node = -1;                // -1: unknown
-  std::vector<int> processors = {};  // near its root complex, by the system's numbers, in order
   bool runs_cuda = false;            // a GPU of NVIDIA's
+  std::vector<int> processors = {};  // near its root complex, by the system's numbers, in order
 };
 
 struct GpuNicPath {

@@ -271,7 +271,7 @@ PYTHON
     run 100 env "${near[@]}" GDX_LOG=info "$gdx" run --hcas 2 -- "$gdx" info
     expect 'info: HCA gdx1: chosen as the nearest that serves: PIX from GPU 0000:f0:00\.0$'
     expect '^  chosen +as the nearest that serves: PIX from GPU 0000:f0:00\.0$'
-    [ "$(grep -c '^  chosen ' <<<"$out")" -eq 1 ] || fail "not one HCA is chosen"
+    [ "$(grep -c '^  chosen ' "$out")" -eq 1 ] || fail "not one HCA is chosen"
     # A name has the last word, and the option's before the variable's.
     run 250 env "${near[@]}" GDX_HCA=gdx0 "$gdx" run --hcas 2 -- "$gdx" doctor --hardware --json
     expect '"value": "gdx0 .*; chosen by GDX_HCA"'

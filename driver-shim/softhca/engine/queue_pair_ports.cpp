@@ -127,7 +127,7 @@ bool QueuePair::send_from_memory(const roce::Headers& headers, std::uint32_t rke
                                  std::uint32_t length_bytes) {
   const std::size_t sent_bytes =
       transmit(states_.attributes().remote, headers, length_bytes, [&](std::span<std::byte> payload) {
-        hca_.late.land_all();  // a read of PCIe passes no write
+        hca_.late.land_all();  // a read on PCIe passes no write
         return memory_.load(payload.data(), rkey, address, length_bytes, kRemoteRead);
       });
   if (sent_bytes > 0) pacer_.charge(pacer_.window(), sent_bytes);
@@ -190,7 +190,7 @@ bool QueuePair::write(std::uint32_t rkey, std::uint64_t address, std::span<const
 std::optional<std::uint64_t> QueuePair::execute(std::uint32_t rkey, std::uint64_t address,
                                                 const transport::AtomicOperation& operation) {
   if (hca_.config.strict && memory_.is_relaxed(rkey)) report_relaxed_signal(rkey);
-  hca_.late.land_all();  // it reads before it writes
+  hca_.late.land_all();  // an atomic begins with a read
   return memory_.execute(rkey, address, operation);
 }
 

@@ -320,13 +320,32 @@ TEST_F(OnFakeGpu, relaxed_ordering_refuses_the_memory_of_the_nic_and_no_other) {
   EXPECT_TRUE(host->map_to(gpu(), files.root));
   files.write(kNvidiaParameters, "EnablePCIERelaxedOrderingMode: 0\n");
   files.write(kProcessors, kOfAVirtualMachine);
-  setenv("GDX_FAKE_CUDA_MAJOR", "8", 1);
-  const auto ampere = Gpu::open();
-  unsetenv("GDX_FAKE_CUDA_MAJOR");
-  ASSERT_TRUE(ampere) << ampere.error().message;
-  EXPECT_THAT(nic->map_if_allowed(*ampere, files.root),
+  EXPECT_EQ(nic->map_if_allowed(gpu(), files.root), "");
+  EXPECT_TRUE(is_mapped(nic->base()));
+}
+
+class OnFakeAmpere : public OnFakeGpu {
+ protected:
+  void SetUp() override {
+    setenv("GDX_FAKE_CUDA_MAJOR", "8", 1);
+    OnFakeGpu::SetUp();
+    unsetenv("GDX_FAKE_CUDA_MAJOR");
+  }
+};
+
+TEST_F(OnFakeAmpere, hypervisor_refuses_the_memory_of_the_nic_and_no_other) {
+  const auto hca = Hca::open();
+  ASSERT_TRUE(hca) << hca.error().message;
+  auto nic = StagingPool::create(*hca);
+  auto host = StagingPool::create(*hca, StagingOptions::in_host_memory());
+  ASSERT_TRUE(nic && host);
+  const KernelFiles files;
+  files.write(kProcessors, kOfAVirtualMachine);
+  EXPECT_THAT(nic->map_if_allowed(gpu(), files.root),
               AllOf(HasSubstr("cannot push: by a hypervisor"), HasSubstr("another mode than push")));
   EXPECT_FALSE(is_mapped(nic->base()));
+  EXPECT_TRUE(host->map_to(gpu(), files.root));
+  files.write(kProcessors, kOfAMachine);
   EXPECT_EQ(nic->map_if_allowed(gpu(), files.root), "");
   EXPECT_TRUE(is_mapped(nic->base()));
 }
