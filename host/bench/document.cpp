@@ -388,15 +388,20 @@ void add_modelled(Json& document, const Json& model) {
                   model.at("generation").get<int>(), model.at("lanes").get<int>(),
                   model.at("platform").get<std::string>());
   for (const Json& row : model.at("rows")) {
-    document["modelled"].push_back({{"series", label},
-                                    {"operation", "put"},
-                                    {"mode", row.at("mode")},
-                                    {"bytes", row.at("size_bytes")},
-                                    {"latency_of", "completion"},
-                                    {"latency_us", rounded(row.at("completed_ns").get<double>() / kNsPerUs)},
-                                    {"messages_per_s", rounded(row.at("messages_per_s").get<double>())},
-                                    {"gigabytes_per_s", rounded(row.at("messages_per_s").get<double>() *
-                                                                row.at("size_bytes").get<double>() / 1e9)}});
+    // The model withholds rates that no NIC is known to serve.
+    const Json& rate = row.at("messages_per_s");
+    const auto rate_times = [&rate](double factor) {
+      return rate.is_null() ? Json() : Json(rounded(rate.get<double>() * factor));
+    };
+    document["modelled"].push_back(
+        {{"series", label},
+         {"operation", "put"},
+         {"mode", row.at("mode")},
+         {"bytes", row.at("size_bytes")},
+         {"latency_of", "completion"},
+         {"latency_us", rounded(row.at("completed_ns").get<double>() / kNsPerUs)},
+         {"messages_per_s", rate_times(1)},
+         {"gigabytes_per_s", rate_times(row.at("size_bytes").get<double>() / 1e9)}});
   }
   add_fastest(document);
 }

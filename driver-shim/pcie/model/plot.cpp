@@ -25,7 +25,7 @@ std::string data_blocks(const Report& report, const std::set<Mode>& modes) {
     for (const Row& row : report.rows) {
       if (row.mode != mode) continue;
       script += fmt::format("{} {} {}\n", row.size_bytes, row.latency.delivered_ns / 1000,
-                            row.rate.bytes_per_s * 8 / 1e9);
+                            row.rate ? fmt::format("{}", row.rate->bytes_per_s * 8 / 1e9) : "NaN");
     }
     script += "EOD\n";
   }

@@ -36,6 +36,12 @@ Json traffic_json(const std::array<Traffic, kPurposes>& traffic) {
   return all;
 }
 
+std::optional<Rate> rate_below_ceiling(const WorldConfig& world, Mode mode, std::uint64_t size_bytes) {
+  const Rate rate = measure_rate(world, mode, size_bytes);
+  if (rate.messages_per_s > most_messages_per_s(world)) return std::nullopt;
+  return rate;
+}
+
 // A batch is rung plainly.
 DoorbellKind kind_rung(const WorldConfig& world) {
   return world.batch == 1 ? world.doorbell : DoorbellKind::kPlain;
@@ -59,7 +65,7 @@ Report run_model(const ModelRequest& request) {
       report.rows.push_back({.mode = mode,
                              .size_bytes = size,
                              .latency = measure_latency(request.world, mode, size),
-                             .rate = measure_rate(request.world, mode, size)});
+                             .rate = rate_below_ceiling(request.world, mode, size)});
     }
     if (refused_bytes.empty()) continue;
     report.not_possible.push_back(
@@ -83,16 +89,8 @@ std::string heading(const WorldConfig& world) {
 std::string caveat(const WorldConfig& world) {
   const RootComplex& root = world.platform.root;
   if (!crosses_root_complex(world.path) || !root.peer_reads) return "";
-  const auto says = [&root](std::string_view origin, std::string_view source) {
-    return fmt::format("{}: a root complex keeps {} lines of peer reads outstanding{}; it limits pull",
-                       origin, root.peer_read_lines, source);
-  };
-  switch (root.peer_read_lines_are) {
-    case Origin::kGuessed: return says("guessed", ", as fits an EPYC 7452");
-    case Origin::kGiven: return says("given", "");
-    case Origin::kFitted: return "";
-  }
-  return "";
+  return fmt::format("{}: a root complex keeps {} lines of peer reads outstanding; it limits pull",
+                     root.peer_read_lines_are == Origin::kGiven ? "given" : "guessed", root.peer_read_lines);
 }
 
 std::string proposals(const Report& report) {
@@ -103,21 +101,33 @@ std::string proposals(const Report& report) {
              : "";
 }
 
+std::string withheld(const Report& report) {
+  const bool any = std::ranges::any_of(report.rows, [](const Row& row) { return !row.rate; });
+  return any ? fmt::format(
+                   "no rate: more than the {:.1f} million messages a second that were published, of "
+                   "{:.1f} by one queue",
+                   most_messages_per_s(report.world) / 1e6, kMostMessagesOfQueuePerS / 1e6)
+             : "";
+}
+
 std::string to_text(const Report& report) {
   std::string text = heading(report.world) + "\n";
   if (const std::string guessed = caveat(report.world); !guessed.empty()) text += guessed + "\n";
   if (const std::string proposed = proposals(report); !proposed.empty()) text += proposed + "\n";
+  if (const std::string kept = withheld(report); !kept.empty()) text += kept + "\n";
   text += fmt::format("{}\n", kCompleted);
   const std::uint32_t batch = report.world.batch;
   text += fmt::format("{:12} {:>9} {:>12} {:>12} {:>9} {:>9}  PCIe transfers of {}: reads; writes\n", "mode",
                       "bytes", "delivered us", "completed us", "Gb/s", "Mmsg/s",
                       batch == 1 ? "one put" : fmt::format("{} puts", batch));
   for (const Row& row : report.rows) {
-    text +=
-        fmt::format("{:12} {:>9} {:>12.3f} {:>12.3f} {:>9.2f} {:>9.3f}  {}; {}\n", name(row.mode),
-                    row.size_bytes, row.latency.delivered_ns / kNsPerUs, row.latency.completed_ns / kNsPerUs,
-                    row.rate.bytes_per_s * 8 / 1e9, row.rate.messages_per_s / 1e6,
-                    traffic_text(row.latency.counters.reads), traffic_text(row.latency.counters.writes));
+    text += fmt::format("{:12} {:>9} {:>12.3f} {:>12.3f} ", name(row.mode), row.size_bytes,
+                        row.latency.delivered_ns / kNsPerUs, row.latency.completed_ns / kNsPerUs);
+    text += row.rate ? fmt::format("{:>9.2f} {:>9.3f}", row.rate->bytes_per_s * 8 / 1e9,
+                                   row.rate->messages_per_s / 1e6)
+                     : fmt::format("{:>9} {:>9}", "-", "-");
+    text += fmt::format("  {}; {}\n", traffic_text(row.latency.counters.reads),
+                        traffic_text(row.latency.counters.writes));
   }
   for (const std::string& why : report.not_possible) text += fmt::format("not possible: {}\n", why);
   return text;
@@ -145,8 +155,10 @@ std::string to_json(const Report& report) {
                {"order_system_scope_ns", world.ordering.system_scope_ns},
                {"endpoints", world.lanes},
                {"batch", world.batch},
+               {"most_messages_per_s", most_messages_per_s(world)},
                {"caveat", caveat(world)},
                {"proposed", proposals(report)},
+               {"withheld", withheld(report)},
                {"completed", kCompleted},
                {"rows", Json::array()},
                {"not_possible", report.not_possible}};
@@ -155,8 +167,8 @@ std::string to_json(const Report& report) {
                             {"size_bytes", row.size_bytes},
                             {"delivered_ns", row.latency.delivered_ns},
                             {"completed_ns", row.latency.completed_ns},
-                            {"gbps", row.rate.bytes_per_s * 8 / 1e9},
-                            {"messages_per_s", row.rate.messages_per_s},
+                            {"gbps", row.rate ? Json(row.rate->bytes_per_s * 8 / 1e9) : Json()},
+                            {"messages_per_s", row.rate ? Json(row.rate->messages_per_s) : Json()},
                             {"reads", traffic_json(row.latency.counters.reads)},
                             {"writes", traffic_json(row.latency.counters.writes)}});
   }

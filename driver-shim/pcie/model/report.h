@@ -14,7 +14,7 @@ struct Row {
   Mode mode = Mode::kPull;
   std::uint64_t size_bytes = 0;
   Latency latency;
-  Rate rate;
+  std::optional<Rate> rate;  // none above most_messages_per_s
 };
 
 struct Report {
@@ -30,6 +30,8 @@ struct Report {
 [[nodiscard]] std::string caveat(const WorldConfig& world);
 // Returns a line about rows that nothing of today can do; empty without them.
 [[nodiscard]] std::string proposals(const Report& report);
+// Returns a line about rows without a rate; empty where all have one.
+[[nodiscard]] std::string withheld(const Report& report);
 [[nodiscard]] std::string to_text(const Report& report);
 [[nodiscard]] std::string to_json(const Report& report);
 

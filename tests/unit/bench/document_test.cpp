@@ -143,13 +143,15 @@ TEST(Document, modelled_figures_are_a_series_of_their_own) {
   Json document = sample_document();
   const Json measured = document["rows"];
   add_modelled(document, Json::parse(R"({"path":"PHB","generation":5,"lanes":16,"platform":"generic","rows":[
-      {"mode":"push","size_bytes":4096,"delivered_ns":1.0,"completed_ns":2345.678,"messages_per_s":2e6}]})"));
+      {"mode":"push","size_bytes":4096,"delivered_ns":1.0,"completed_ns":2345.678,"messages_per_s":2e6},
+      {"mode":"pull","size_bytes":8,"delivered_ns":1.0,"completed_ns":1.0,"messages_per_s":null}]})"));
   EXPECT_EQ(document["rows"], measured);
-  ASSERT_EQ(document["modelled"].size(), 1u);
+  ASSERT_EQ(document["modelled"].size(), 2u);
   const Json& one = document["modelled"][0];
   EXPECT_EQ(one["series"], "modelled by gdx model: PHB, PCIe 5 x16, generic platform");
   EXPECT_EQ(one["latency_us"], 2.346);
   EXPECT_EQ(one["gigabytes_per_s"], 8.192);
+  EXPECT_TRUE(document["modelled"][1]["gigabytes_per_s"].is_null()) << "the model withholds the rate";
 }
 
 class DocumentFile : public testing::Test {
