@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # overload.sh OVERLOAD BUILD_FOLDER [--rounds N]: regenerates papers/overload/, the experiment in virtual time
-# (gdx_overload) and on the software HCA, in one table and one plot.
+# (gdx_overload) and on the software HCA, in one table and one plot. With 0 rounds the measured rows stay.
 set -euo pipefail
 overload=${1:?usage: overload.sh OVERLOAD_PROGRAM BUILD_FOLDER [--rounds N]}
 build=${2:?usage: overload.sh OVERLOAD_PROGRAM BUILD_FOLDER [--rounds N]}
@@ -38,7 +38,8 @@ done
 
 # Of a figure that others on a shared machine disturb the median, of what may never happen the most. The link can
 # carry a chunk in every 4194 B: a packet of 4096 B with its headers and the gap.
-measured=$(awk -v rate="$rate_gbps" '
+summarize() {
+  awk -v rate="$rate_gbps" '
   { value[$1, $2, $3, $4] = $5; if ($3 > rounds) rounds = $3 }
   function sorted(n, what, name, v,    r, i, t) {
     for (r = 1; r <= rounds; ++r) v[r] = value[n, what, r, name] + 0
@@ -53,12 +54,22 @@ measured=$(awk -v rate="$rate_gbps" '
       median(n, what, "chunks_pushed"), most(n, what, "staging_violations"), most(n, what, "chunks_damaged"),
       100 * median(n, what, "goodput_gbps") / link, 100 * n * median(n, what, "worst_other_gbps") * whole / link
   }
-  END { for (n = 4; n <= 16; n *= 2) { row(n, "credits"); row(n, "overwrite") } }' "$samples")
-
+  END { for (n = 4; n <= 16; n *= 2) { row(n, "credits"); row(n, "overwrite") } }' "$samples"
+}
+if [ "$rounds" = 0 ]; then
+  header=$(sed -n '/^measured on /,/^$/p' "$out/table.txt")
+  measured=$(grep -E '^measured (credits|overwrite) ' "$out/table.txt")
+else
+  header=$(cat <<TEXT
+measured on the software HCA over UDP loopback, $(nproc)-core VM: 32 slots of 4096 B, a link of $rate_gbps Gb/s, one peer's process
+stopped for half of the run; medians of $rounds rounds, dropped and damaged the most of any
+TEXT
+  )
+  measured=$(summarize)
+fi
 {
-  head -1 "$virtual"
-  echo "measured on the software HCA over UDP loopback, $(nproc)-core VM: 32 slots of 4096 B, a link of $rate_gbps Gb/s, one peer's process"
-  echo "stopped for half of the run; medians of $rounds rounds, dropped and damaged the most of any"
+  sed '/^$/,$d' "$virtual"
+  echo "$header"
   echo
   grep -E '^(where|virtual) ' "$virtual"
   echo "$measured"
@@ -72,9 +83,10 @@ TEXT
 
 # Prints the arriving part of the link, and the others' part while one peer is silent: in virtual time at
 # eight times too much, and measured.
-for series in "virtual credits" "virtual tail drop" "virtual overwrite" "measured credits" "measured overwrite"; do
+for series in "virtual credits" "virtual tail drop" "virtual overwrite" "measured credits" "measured overwrite" \
+  "virtual partition" "virtual pull"; do
   sed 's/  */ /g' "$out/table.txt" | grep "^$series " | sed "s/^$series //; s/[x%]//g" |
-    awk -v series="$series" 'series ~ /^measured/ || $2 == 8 { print $1, $6, $7 }'
+    awk -v series="$series" '$1 !~ "/" && (series ~ /^measured/ || $2 == 8) { print $1, $6, $7 }'
   printf '\n\n'
 done >"$rows"
 # curves COLUMN: what gnuplot draws of it.
@@ -84,7 +96,9 @@ plot "$rows" index 0 using 1:$1 linetype 1 dashtype 1 pointtype 7 title "credits
   "$rows" index 1 using 1:$1 linetype 2 dashtype 1 pointtype 5 title "tail drop, virtual time", \\
   "$rows" index 2 using 1:$1 linetype 7 dashtype 1 pointtype 9 title "overwrite, virtual time", \\
   "$rows" index 3 using 1:$1 linetype 1 dashtype 2 pointtype 6 title "credits, measured", \\
-  "$rows" index 4 using 1:$1 linetype 7 dashtype 2 pointtype 8 title "overwrite, measured"
+  "$rows" index 4 using 1:$1 linetype 7 dashtype 2 pointtype 8 title "overwrite, measured", \\
+  "$rows" index 5 using 1:$1 linetype 4 dashtype 3 pointtype 4 title "partition, virtual time", \\
+  "$rows" index 6 using 1:$1 linetype 5 dashtype 4 pointtype 10 title "pull, virtual time"
 TEXT
 }
 gnuplot <<GNUPLOT
