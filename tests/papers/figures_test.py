@@ -34,7 +34,8 @@ def model_rows(text):
     for line in text.splitlines():
         words = line.split()
         if words and words[0] in MODES + PUSHES:
-            rows[words[0], int(words[1])] = (float(words[2]), float(words[4]))
+            # No rate above what was published.
+            rows[words[0], int(words[1])] = (float(words[2]), None if words[4] == "-" else float(words[4]))
     return rows
 
 
@@ -64,7 +65,40 @@ def pushes(page, read):
             yield "%s, batches of %d, %s" % (path, puts, mode), cell, model_rows(section)[mode, BYTES["4 KiB"]][1]
 
 
+def validation(page, read):
+    exact = {}
+    for line in read("push-vs-pull/validation.txt").splitlines():
+        cells = [cell.strip() for cell in line.split(" | ")]
+        if cells[0] in ("formula", "fitted", "predicted", "missed"):
+            exact[cells[1], cells[2]] = cells
+    shown = 0
+    for basis, platform, figure, published, modelled, *_ in table_under(page, "| basis | platform | figure |"):
+        kept = exact[figure, platform]
+        if kept[0] != basis:
+            raise ValueError("%s is %s by validation.txt" % (figure, kept[0]))
+        shown += 1
+        if " to " not in published:
+            yield "%s, published" % figure, published, float(kept[3])
+        yield figure, modelled, float(kept[4])
+    if shown != len(exact):
+        raise ValueError("%d of %d published figures are on the page" % (shown, len(exact)))
+
+
+def break_even(page, read):
+    exact = {}
+    for line in read("push-vs-pull/break-even.txt").splitlines():
+        words = line.split()
+        if len(words) == 6 and words[2].isdigit():
+            exact[words[0], words[1], int(words[2])] = float(words[5])
+    for label, *cells in table_under(page, "| | 8 B | 256 B | 4 KiB | 16 KiB |"):
+        path, _, doorbell = label.partition(", ")
+        for size, cell in zip((8, 256, 4096, 16384), cells, strict=True):
+            yield "break-even, %s, %d B" % (label, size), cell, exact[path, "plain" if doorbell else "blueflame", size]
+
+
 def push_vs_pull(page, read):
+    yield from validation(page, read)
+    yield from break_even(page, read)
     sections = {part.partition("\n")[0]: part for part in read("push-vs-pull/one-at-a-time.txt").split("## ")}
     header = "| | pull | push | inline | bounce | proxy |"
     for label, *cells in table_under(page.partition("## Result 2")[0], header):
@@ -84,11 +118,17 @@ def push_vs_pull(page, read):
 
 def overload(page, read):
     lines = [re.sub("tail drop", "tail_drop", line).split() for line in read("overload/table.txt").splitlines()]
-    rows = {tuple(line[:4]): line[4:] for line in lines if len(line) == 9 and line[2].isdigit()}
+    rows = {tuple(line[:4]): line[4:] for line in lines if len(line) == 9 and line[2][0].isdigit()}
     for where, staging, factor, *cells in table_under(page, "| where | staging |"):
         exact = rows[where.removesuffix(" time"), staging.replace(" ", "_"), "8", factor]
         for cell, figure in zip(cells, exact, strict=True):
             yield "%s, %s" % (where, staging), cell, float(figure.rstrip("%"))
+    for senders, *cells in table_under(page, "| senders | credits | partition | pull |"):
+        label = senders.replace(" of ", "/")
+        kinds = [(staging, at) for staging in ("credits", "partition", "pull") for at in (3, 4)]
+        pairs = [part for cell in cells for part in cell.split(" / ")]
+        for (staging, at), cell in zip(kinds, pairs, strict=True):
+            yield "%s, %s" % (senders, staging), cell, float(rows["virtual", staging, label, "8x"][at].rstrip("%"))
 
 
 def scale(page, read):
