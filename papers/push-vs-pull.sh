@@ -28,7 +28,7 @@ done
 # Prints the choices of `auto` from those tables.
 "$modes" >"$out/default-modes.txt"
 
-# What a push's fence may cost to be even with a pull, queues in GPU memory. Delivery is linear in the fence, because a
+# Fences with which a push is even with a pull, queues in GPU memory. Delivery is linear in the fence, because a
 # put of up to a quarter of the lease has one: it is the pull's time less the push's without a fence.
 break_even_bytes=8,256,4096,16384
 json() { "$model" --queues gpu --json "$@"; }

@@ -32,7 +32,7 @@ struct PublishedFigure {
   return modelled >= one.low * (1 - one.tolerance) && modelled <= one.high * (1 + one.tolerance);
 }
 
-// Returns all of them, by basis.
-[[nodiscard]] std::vector<PublishedFigure> published_figures();
+// Returns all of them, by basis. They are modelled once.
+[[nodiscard]] const std::vector<PublishedFigure>& published_figures();
 
 }  // namespace gdx::pcie::test

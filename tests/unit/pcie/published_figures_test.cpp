@@ -35,8 +35,8 @@ TEST(PublishedFigures, are_met_or_missed_as_the_table_says) {
   }
 }
 
-// What is used charges link-layer packets to the direction that causes them, so it is above a formula that
-// charges both. A table that showed the formula's accounting alone would hide that.
+// The accounting in use charges link-layer packets to the direction that causes them, so it is above a
+// formula that charges both. A table that showed the formula's accounting alone would hide that.
 TEST(PublishedFigures, formulas_are_not_met_by_the_accounting_that_is_used) {
   for (const PublishedFigure& one : test::published_figures()) {
     if (one.basis != Basis::kFormula) continue;
