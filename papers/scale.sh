@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# scale.sh RANKS_PROGRAM [FOLDER [RUNS]]: regenerates papers/scale/ (./run papers), or FOLDER. Times are of this machine;
+# scale.sh RANKS_PROGRAM [FOLDER [RUNS]]: regenerates papers/scale/ (./run papers), or FOLDER. Times are processor time of this machine;
 # everything else is a function of the code. RUNS of each row, 5 if not said, of which the best counts.
 set -euo pipefail
 ranks=${1:?usage: scale.sh RANKS_PROGRAM [FOLDER [RUNS]]}
@@ -13,7 +13,8 @@ command -v python3 >/dev/null || { echo "scale.sh: python3 is missing; install i
 "$ranks" --loggp --path SYS --queues gpu --mode pull --json >"$out/loggp_SYS_pull.json"
 "$ranks" --ranks 16 --endpoints-per-rank 2 --messages 8 --goal "$out/exchange_16.goal"
 
-# One row, the best of all runs, because a shared machine only ever adds time. A look is one endpoint's, in one round.
+# One row, the best of all runs, because a shared machine only ever adds time. A look is one endpoint's, at what it
+# waits for.
 row() {
   local ranks_count=$1 endpoints=$2
   shift 2
@@ -25,22 +26,21 @@ import json, sys
 runs = [json.loads(line) for line in sys.stdin]
 best = lambda name: min(run[name] for run in runs)
 one = runs[0]
-looks = one["endpoints"] * one["rounds"]
-print("%6d %9d %12.0f %15.0f %13.1f %14.1f %8d %8.0f" % (one["ranks"], one["endpoints"] // one["ranks"],
+print("%6d %9d %12.0f %15.0f %13.1f %14.1f %8d %13.1f" % (one["ranks"], one["endpoints"] // one["ranks"],
       best("heap_bytes_per_endpoint"), best("resident_bytes_per_endpoint"), best("build_us_per_endpoint"),
-      best("run_us_per_message"), one["rounds"], best("run_us_per_message") * one["messages"] * 1e3 / looks))'
+      best("run_us_per_message"), one["rounds"], one["looks"] / one["messages"]))'
 }
 {
   title() {
     printf '%s## %s\n' "${gap-}" "$1"
     gap=$'\n'
-    printf '%6s %9s %12s %15s %13s %14s %8s %8s\n' ranks endp/rank heap_B/endp resident_B/endp build_us/endp \
-      run_us/message rounds ns/look
+    printf '%6s %9s %12s %15s %13s %14s %8s %13s\n' ranks endp/rank heap_B/endp resident_B/endp build_us/endp \
+      run_us/message rounds looks/message
   }
   title "twice as many ranks"
   for count in 16 32 64 128 256 512 1024; do row "$count" 8; done
   title "more endpoints on each of two ranks, on a link of 400 Gb/s"
-  for count in 8 64 128 256 512; do row 2 "$count"; done
+  for count in 8 64 128 256 512 1024; do row 2 "$count"; done
   # At most 6400 Gb/s: gdx_ranks takes no faster link than 10000.
   title "likewise, on a link of 12.5 Gb/s for each endpoint"
   for count in 8 64 128 256 512; do row 2 "$count" --rate-gbps "$((25 * count / 2))"; done

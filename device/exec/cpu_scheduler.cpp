@@ -122,6 +122,8 @@ struct FreeShared {
 };
 
 struct Block {
+  unsigned index = 0;
+  bool waits = false;  // all its threads called relax() in its last turn
   Barrier barrier;
   std::deque<Barrier> warps;
   std::deque<Fiber> fibers;
@@ -136,7 +138,7 @@ class Worker {
  public:
   Worker(const LaunchConfig& config, const std::function<void()>& body) : config_(config), body_(body) {}
 
-  void add_block(Dim3 index);
+  void add_block(unsigned index);
   Status run();
 
   // From inside a fiber: back to the scheduler.
@@ -193,8 +195,9 @@ Dim3 unflatten(unsigned linear, const Dim3& size) {
   return {linear % size.x, linear / size.x % size.y, linear / size.x / size.y};
 }
 
-void Worker::add_block(Dim3 index) {
+void Worker::add_block(unsigned index) {
   Block& block = blocks_.emplace_back();
+  block.index = index;
   const unsigned threads = config_.block.count();
   block.barrier.members = threads;
   if (blocks_.size() > 1 && has_shared_variables.load()) block.carrier = std::make_unique<Carrier>();
@@ -211,7 +214,8 @@ void Worker::add_block(Dim3 index) {
     Fiber& fiber = block.fibers.emplace_back();
     fiber.block = &block;
     fiber.warp = &block.warps.back();
-    fiber.context = {unflatten(t, config_.block), index, config_.block, config_.grid, t};
+    fiber.context = {unflatten(t, config_.block), unflatten(index, config_.grid), config_.block, config_.grid,
+                     t};
     ++alive_;
   }
 }
@@ -401,6 +405,10 @@ Worker::Round Worker::round() {
   Round round;
   for (Block& block : blocks_) {
     if (block.barrier.members == 0) continue;
+    if (block.waits && config_.may_find_news != nullptr && !config_.may_find_news(block.index)) {
+      round.ran = round.spinning = true;
+      continue;
+    }
     on_thread_of(block, [&] {
       // A carrier goes on while its block can, because a handover costs more than a turn.
       while (turn(block, round) && block.carrier != nullptr && !rung_.load(std::memory_order_relaxed)) {
@@ -413,6 +421,7 @@ Worker::Round Worker::round() {
 // Returns whether a barrier or an exchange opened, so that the block can go on.
 bool Worker::turn(Block& block, Round& round) {
   bool opened = false;
+  block.waits = true;
   for (Fiber& fiber : block.fibers) {
     const FiberState before = state_of(fiber);
     if (before != FiberState::kRunnable && before != FiberState::kSpinning) continue;
@@ -428,6 +437,7 @@ bool Worker::turn(Block& block, Round& round) {
       case FiberState::kRunnable:  // back from its first switch
       case FiberState::kDone: break;
     }
+    block.waits = block.waits && state_of(fiber) == FiberState::kSpinning;
   }
   const auto open = [&](Barrier& barrier) {
     opened |= release_leader(barrier);
@@ -488,7 +498,7 @@ Status run_grid(const LaunchConfig& config, const std::function<void()>& body) {
     NicStores* const outer = std::exchange(nic_stores, recorder ? &*recorder : nullptr);
     Worker worker(config, body);
     try {
-      for (unsigned b = w; b < blocks; b += workers) worker.add_block(unflatten(b, config.grid));
+      for (unsigned b = w; b < blocks; b += workers) worker.add_block(b);
       results[w] = worker.run();
     } catch (const std::system_error& error) {
       std::fprintf(

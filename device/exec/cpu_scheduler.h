@@ -38,6 +38,9 @@ struct LaunchConfig {
   unsigned workers = 1;
   // Clock of now_ns(), for kernels in virtual time. Null: CLOCK_MONOTONIC.
   std::uint64_t (*clock)() = nullptr;
+  // Returns whether a block whose threads all wait may find something new, by its index. Otherwise it has no
+  // turn. For kernels in virtual time, whose world knows what has changed. Null: every block may.
+  bool (*may_find_news)(unsigned block) = nullptr;
 };
 
 struct ThreadContext {

@@ -21,9 +21,9 @@ for kept in "$2"/scale/*; do
   fresh=$folder/$(basename "$kept")
   [ -e "$fresh" ] || fail "scale.sh no longer writes $kept: delete it"
   case $kept in
-    # Ranks, endpoints of each, rounds, heap; the rest is measured.
+    # Ranks, endpoints of each, rounds, looks, heap; the rest is measured.
     */growth.txt)
-      diff <(awk '{ print $1, $2, $7 }' "$kept") <(awk '{ print $1, $2, $7 }' "$fresh") && same_heap "$kept" "$fresh"
+      diff <(awk '{ print $1, $2, $7, $8 }' "$kept") <(awk '{ print $1, $2, $7, $8 }' "$fresh") && same_heap "$kept" "$fresh"
       ;;
     *) diff "$kept" "$fresh" ;;
   esac || fail "$kept (<) is not what this code gives (>): run ./run papers, and say so in the page"

@@ -31,7 +31,7 @@ struct Shape {
   // staging or host memory, doorbells (order_ns later, for all others), and idle times.
   void (*stored)(std::uint32_t block, std::uint64_t bytes);
   void (*posted)(std::uint32_t block);
-  void (*busy_until)(std::uint64_t until_ns);
+  void (*busy_until)(std::uint32_t block, std::uint64_t until_ns);
   // Reports for the trace of the run: a message posted with its signal, begun at `begun_ns`; a message
   // received.
   void (*sent)(std::uint32_t block, std::uint64_t bytes, std::uint64_t begun_ns);

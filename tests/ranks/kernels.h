@@ -18,7 +18,7 @@ GDX_DEVICE std::uint64_t expected_word(std::uint64_t salt, std::uint64_t sequenc
 GDX_DEVICE void spend(const Shape& shape, std::uint64_t ns) {
   const std::uint64_t until_ns = exec::now_ns() + ns;
   while (exec::now_ns() < until_ns) {
-    shape.busy_until(until_ns);
+    shape.busy_until(blockIdx.x, until_ns);
     exec::relax();
   }
 }

@@ -43,16 +43,18 @@ class Network::HostWire final : public softhca::wire::Wire {
   void flush() override {}
   std::size_t receive(std::size_t max_packets, const Sink& sink) override {
     std::deque<PacketId>& arrived = network_.ports_[host_].arrived;
-    const std::size_t taken = std::min(max_packets, arrived.size());
-    for (std::size_t i = 0; i < taken; ++i) {
+    const std::size_t count = std::min(max_packets, arrived.size());
+    for (std::size_t i = 0; i < count; ++i) {
       const PacketId id = arrived.front();
       arrived.pop_front();
       const Packet& packet = network_.packets_[id];
+      if (const auto& taken = network_.ports_[host_].nic.taken)
+        taken(roce::decode(packet.bytes)->headers.bth.destination_qpn);
       sink(address_of(packet.source), packet.bytes);
       network_.free_packets_.push_back(id);
     }
-    counters_.packets_received += taken;
-    return taken;
+    counters_.packets_received += count;
+    return count;
   }
   int poll_fd() const override { return -1; }  // nobody sleeps in virtual time
   bool arm() override { return network_.ports_[host_].arrived.empty(); }

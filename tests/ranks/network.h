@@ -46,10 +46,12 @@ class Network {
  public:
   Network(const NetworkConfig& config, std::uint32_t hosts);
 
-  // Between a host's NIC and its link. Each calls `done` when the packet may go on, at once or later.
+  // Between a host's NIC and its link. The first two call `done` when the packet may go on, at once or later;
+  // the third is told the queue pair of each packet that the HCA takes.
   struct Nic {
     std::function<void(std::span<const std::byte> datagram, Bus::Done done)> before_sending;
     std::function<void(std::span<const std::byte> datagram, Bus::Done done)> before_delivery;
+    std::function<void(std::uint32_t qpn)> taken;
   };
 
   // The wire of one host's HCA; it must not outlive the network.

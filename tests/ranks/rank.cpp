@@ -55,6 +55,7 @@ Rank::Rank(const RankConfig& config, Network& network, std::uint32_t number, std
   for (std::uint32_t e = 0; e < config.endpoints; ++e) {
     lay_out(e);
     create_queues(endpoints_[e]);
+    endpoint_of_[endpoints_[e].qpn] = e;
     if (credits_ && (config.odd_endpoints_push || e % 2 == 0)) share_staging(endpoints_[e]);
   }
 }
@@ -66,9 +67,10 @@ std::uint32_t Rank::lease_slots() const {
 }
 
 Network::Nic Rank::make_nic(Network& network) {
-  if (!config_.bus) return {};
-  bus_ = std::make_unique<Bus>(network.events(), *config_.bus);
   Network::Nic nic;
+  if (config_.taken) nic.taken = [this](std::uint32_t qpn) { config_.taken(endpoint_of_.at(qpn)); };
+  if (!config_.bus) return nic;
+  bus_ = std::make_unique<Bus>(network.events(), *config_.bus);
   nic.before_sending = [this](std::span<const std::byte> datagram, Bus::Done done) {
     if (!is_fetched(datagram)) return done();
     bus_->nic_fetches_payload(config_.bounces, roce::decode(datagram)->payload.size(), std::move(done));

@@ -7,9 +7,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
+#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -39,6 +41,8 @@ struct RankConfig {
   std::uint64_t order_ns = 0;  // of the fence before a doorbell, across the bus
   bool bounces = false;        // the slots are host memory
   bool pulls = false;          // the NIC fetches what messages consist of; signals always come with their WQE
+  std::function<void(std::uint32_t endpoint)> taken =
+      {};  // called for each packet to an endpoint; null: none
 };
 
 class Rank {
@@ -151,7 +155,8 @@ class Rank {
   std::vector<Block> staging_;    // the NIC's, or the host's
   std::vector<EndpointMemory> endpoints_;
   std::optional<CreditExchange> credits_;
-  std::unordered_set<std::uint64_t> peer_signals_;  // their addresses
+  std::unordered_set<std::uint64_t> peer_signals_;                // their addresses
+  std::unordered_map<std::uint32_t, std::uint32_t> endpoint_of_;  // by queue pair
   std::unique_ptr<Bus> bus_;
   std::unique_ptr<softhca::Hca> hca_;
   std::uint32_t pd_ = 0;

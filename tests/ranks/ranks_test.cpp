@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <fstream>
 #include <set>
 #include <sstream>
 #include <string>
@@ -70,6 +71,23 @@ TEST(Ranks, exchange_of_256_endpoints_a_rank_costs_each_message_the_same) {
   EXPECT_LE(many.rounds, few.rounds + few.rounds / 10);
 }
 
+// On one link for all, virtual time grows with the endpoints. If all looked all the time, their looks would
+// grow with the square.
+TEST(Ranks, exchange_of_endpoints_that_share_a_link_costs_each_message_as_many_looks) {
+  SimulationConfig small;
+  small.ranks = 2;
+  small.messages = 4;
+  small.endpoints_per_rank = 32;
+  SimulationConfig large = small;
+  large.endpoints_per_rank = 256;
+  const Report few = run(small);
+  const Report many = run(large);
+  EXPECT_GT(many.rounds, 3 * few.rounds) << "the link is not what they wait for";
+  EXPECT_EQ(many.messages, few.messages * 8);
+  EXPECT_GT(few.looks, few.messages);
+  EXPECT_LE(many.looks, 8 * (few.looks + few.looks / 4));
+}
+
 #if defined(__SANITIZE_ADDRESS__)
 #define GDX_HEAP_IS_COUNTED 0
 #else
@@ -93,6 +111,21 @@ TEST(Ranks, memory_of_an_endpoint_is_the_same_among_1024) {
   const auto few = static_cast<double>(heap_bytes_of(16)) / (16 * 8);
   const auto many = static_cast<double>(heap_bytes_of(128)) / (128 * 8);
   EXPECT_NEAR(many, few, 0.01 * few);
+}
+
+// The row of 128 ranks of 8 endpoints that papers/scale.md tells of.
+TEST(Ranks, memory_of_an_endpoint_is_what_the_paper_says) {
+  if (!GDX_HEAP_IS_COUNTED) GTEST_SKIP() << "a sanitizer's heap does not count itself: preset cpu runs this";
+  std::ifstream table(GDX_PAPERS "/scale/growth.txt");
+  double kept = 0;
+  for (std::string line; kept == 0 && std::getline(table, line);) {
+    std::istringstream words(line);
+    std::uint32_t ranks = 0;
+    std::uint32_t endpoints = 0;
+    if (words >> ranks >> endpoints && ranks == 128 && endpoints == 8) words >> kept;
+  }
+  EXPECT_NEAR(static_cast<double>(heap_bytes_of(128)) / (128 * 8), kept, 0.02 * kept)
+      << "run ./run papers, and say so in papers/scale.md";
 }
 
 TEST(Ranks, kernels_out_of_phase_are_not_stepped_over) {

@@ -133,7 +133,7 @@ Simulation::Simulation(const SimulationConfig& config)
     : config_(config), network_(config.network, config.ranks) {
   sim::Random random(config.seed);
   for (std::uint32_t r = 0; r < config.ranks; ++r)
-    ranks_.push_back(std::make_unique<Rank>(rank_config(config), network_, r, random.next()));
+    ranks_.push_back(std::make_unique<Rank>(watched(r), network_, r, random.next()));
   for (std::uint32_t r = 0; r < config.ranks; ++r) {
     if (config.dead_rank != r) alive_.push_back(ranks_[r].get());
   }
@@ -145,6 +145,13 @@ Simulation::Simulation(const SimulationConfig& config)
 }
 
 Simulation::~Simulation() = default;
+
+RankConfig Simulation::watched(std::uint32_t rank) {
+  RankConfig config = rank_config(config_);
+  if (packets_are_all_news())
+    config.taken = [this, rank](std::uint32_t endpoint) { note_arrival(rank, endpoint); };
+  return config;
+}
 
 int Simulation::progress() {
   running->round();
@@ -160,8 +167,30 @@ void Simulation::posted(std::uint32_t block) {
   running->ranks_[block / per_rank]->carry_doorbells(block % per_rank);
 }
 
-void Simulation::busy_until(std::uint64_t until_ns) {
-  running->busy_until_ns_ = std::min(running->busy_until_ns_, until_ns);
+void Simulation::busy_until(std::uint32_t block, std::uint64_t until_ns) {
+  running->attention_[block].busy_until_ns = until_ns;
+}
+
+// Without a bus, and where the HCA reads a kernel's memory and no scheduler writes to it, all that a waiting
+// kernel can see comes with a packet.
+bool Simulation::packets_are_all_news() const { return !config_.bus && !stages(config_); }
+
+void Simulation::note_arrival(std::uint32_t rank, std::uint32_t endpoint) {
+  const std::uint32_t block = rank * config_.endpoints_per_rank + endpoint;
+  if (block < attention_.size()) attention_[block].until_round = rounds_ + kQuietRounds;
+}
+
+// Time grows with the messages, and not with the looks of kernels that have nothing to see. Otherwise
+// endpoints that share a link would cost the square of their number.
+bool Simulation::may_find_news(unsigned block) {
+  Attention& attention = running->attention_[block];
+  const std::uint64_t now_ns = clock();
+  const std::uint64_t due_ns = std::min(attention.busy_until_ns, attention.look_again_ns);
+  if (running->rounds_ > attention.until_round && now_ns < due_ns) return false;
+  attention.busy_until_ns = softhca::transport::kNever;
+  attention.look_again_ns = now_ns + kLongestJumpNs;
+  ++running->looks_;
+  return true;
 }
 
 // The thread of the kernel's block waits.
@@ -194,12 +223,14 @@ void Simulation::round() {
   const std::uint64_t next_ns = network_.now_ns() + config_.step_ns;
   quiet_rounds_ = done > 0 ? 0 : quiet_rounds_ + 1;
   network_.run_until(quiet_rounds_ < kQuietRounds ? next_ns : std::max(next_ns, next_event_ns()));
-  busy_until_ns_ = softhca::transport::kNever;
 }
 
 std::uint64_t Simulation::next_event_ns() {
   std::uint64_t next_ns = network_.now_ns() + kLongestJumpNs;
-  next_ns = std::min({next_ns, network_.next_event_ns(), busy_until_ns_});
+  next_ns = std::min(next_ns, network_.next_event_ns());
+  for (const Attention& attention : attention_) {
+    if (attention.busy_until_ns > network_.now_ns()) next_ns = std::min(next_ns, attention.busy_until_ns);
+  }
   for (Rank* const rank : alive_) next_ns = std::min(next_ns, network_.now_ns() + rank->hca().idle_ns());
   return next_ns;
 }
@@ -229,6 +260,7 @@ Report Simulation::run() {
   const std::vector<Flow> flows = make_flows();
   outcomes_.assign(flows.size(), {});
   actions_.assign(config_.trace ? flows.size() : 0, {});
+  attention_.assign(flows.size(), {.busy_until_ns = softhca::transport::kNever});
   const Shape shape{config_.message_bytes,
                     config_.messages,
                     config_.post_ns + (config_.bus ? 0 : order_ns(config_)),
@@ -239,8 +271,10 @@ Report Simulation::run() {
                     busy_until,
                     sent,
                     received};
-  const exec::LaunchConfig launch{
-      .grid = {static_cast<unsigned>(flows.size())}, .progress = progress, .clock = clock};
+  const exec::LaunchConfig launch{.grid = {static_cast<unsigned>(flows.size())},
+                                  .progress = progress,
+                                  .clock = clock,
+                                  .may_find_news = packets_are_all_news() ? may_find_news : nullptr};
   running = this;
   const Status launched = exec::launch(launch, kernel_of(config_), flows.data(), shape, outcomes_.data());
   running = nullptr;
@@ -257,6 +291,7 @@ Report Simulation::run() {
   }
   report.virtual_ns = network_.now_ns();
   report.rounds = rounds_;
+  report.looks = packets_are_all_news() ? looks_ : rounds_ * flows.size();
   report.network = network_.counters();
   report.hcas.reserve(ranks_.size());
   for (const auto& rank : ranks_) {

@@ -57,7 +57,8 @@ struct Report {
   Status first_failure = Status::kOk;
   std::uint64_t virtual_ns = 0;    // until the last flush
   std::uint64_t seen_ns = 0;       // until the last message of an exchange was seen
-  std::uint64_t rounds = 0;        // looks of all ranks
+  std::uint64_t rounds = 0;        // of looks of all ranks
+  std::uint64_t looks = 0;         // of kernels, at what they wait for
   std::uint64_t delivered_ns = 0;  // until the last payload was in its GPU's memory; with a bus
   NetworkCounters network;
   std::uint64_t retransmitted_packets = 0;
@@ -94,15 +95,26 @@ class Simulation {
   [[nodiscard]] static Peer peer_of(const SimulationConfig& config, std::uint32_t index);
 
  private:
+  // Reasons for a kernel's block to look: packets for it since it last looked, or an end of its own time.
+  struct Attention {
+    std::uint64_t until_round = 0;  // it looks in each round up to this one
+    std::uint64_t busy_until_ns = 0;
+    std::uint64_t look_again_ns = 0;  // in any case, because waits have timeouts
+  };
+
   static int progress();
+  static bool may_find_news(unsigned block);
   static std::uint64_t clock();
   static void stored(std::uint32_t block, std::uint64_t bytes);
   static void posted(std::uint32_t block);
-  static void busy_until(std::uint64_t until_ns);
+  static void busy_until(std::uint32_t block, std::uint64_t until_ns);
   friend void carry_load(const void* from, std::uint64_t bytes);
   static void sent(std::uint32_t block, std::uint64_t bytes, std::uint64_t begun_ns);
   static void received(std::uint32_t block, std::uint64_t bytes);
   void round();
+  [[nodiscard]] bool packets_are_all_news() const;
+  [[nodiscard]] RankConfig watched(std::uint32_t rank);
+  void note_arrival(std::uint32_t rank, std::uint32_t endpoint);
   [[nodiscard]] std::uint64_t next_event_ns();
   [[nodiscard]] std::vector<Flow> make_flows();
 
@@ -110,11 +122,11 @@ class Simulation {
   Network network_;
   std::vector<std::unique_ptr<Rank>> ranks_;
   std::vector<Rank*> alive_;
-  std::uint64_t busy_until_ns_ =
-      0;  // the first kernel that has something to do again; told anew in each round
+  std::vector<Attention> attention_;  // by block
   std::vector<Outcome> outcomes_;
   std::vector<std::vector<Action>> actions_;  // empty without a trace
   std::uint64_t rounds_ = 0;
+  std::uint64_t looks_ = 0;  // counted where kernels may leave some out
   unsigned quiet_rounds_ = 0;
 };
 
