@@ -7,7 +7,7 @@ unset GDX_CALIBRATION GDX_PATH_CLASS GDX_HCA
 file=$XDG_CONFIG_HOME/gdx/calibration.json
 quick=(--rounds 2 --max-bytes 65536)
 demo=(env GDX_ACK_TIMEOUT="$GDX_ACK_TIMEOUT" GDX_LOG=info "$gdx" demo --modes auto --max-bytes 4096)
-export GDX_ACK_TIMEOUT=19  # all tries fit into the minute that gdx calibrate gives a call
+export GDX_ACK_TIMEOUT=18  # all tries fit into the minute that gdx calibrate gives a call
 
 case $case_name in
   calibrate)
