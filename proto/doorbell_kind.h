@@ -22,4 +22,17 @@ constexpr std::optional<DoorbellKind> doorbell_kind_of(std::string_view wanted) 
   return std::nullopt;
 }
 
+// Use that an HCA makes of the doorbell record for a doorbell that brings no work request: it reads it, or
+// goes by the doorbell's own index. No publication states it.
+enum class RecordUse : std::uint8_t { kRead, kUnread };
+
+constexpr std::string_view name(RecordUse use) { return use == RecordUse::kRead ? "read" : "unread"; }
+
+constexpr std::optional<RecordUse> record_use_of(std::string_view wanted) {
+  for (const RecordUse use : {RecordUse::kRead, RecordUse::kUnread}) {
+    if (name(use) == wanted) return use;
+  }
+  return std::nullopt;
+}
+
 }  // namespace gdx

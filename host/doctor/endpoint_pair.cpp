@@ -77,7 +77,8 @@ Result<EndpointPair> EndpointPair::open(const Hca& hca, const PairOptions& wante
                           .ack_timeout = kAckTimeout,
                           .retry_count = kRetryCount,
                           .doorbell = DoorbellKind::kPlain,
-                          .may_ring_unprobed_blueflame = true};
+                          .may_ring_unprobed_blueflame = true,
+                          .shares_doorbell_page = wanted.shares_page};
   auto peer = Endpoint::create(hca_of_peer, {}, options);
   options.send_queue_blocks = wanted.blocks;
   const auto slots = [](const StagingPool* pool) { return pool != nullptr ? pool->slot_count() : 0; };

@@ -59,6 +59,7 @@ struct PairOptions {
   DoorbellKind doorbell = DoorbellKind::kPlain;  // BlueFlame is permitted on hardware: steps probe it
   const Hca* other = nullptr;                    // of the target and the peer; null: the same
   const Gpu* gpu = nullptr;                      // of which kernels reach the endpoint, source and target
+  bool shares_page = false;                      // rings in the register page that a context shares
   std::optional<Placement> queues = {};          // none: as endpoints of kernels have it by default
 };
 

@@ -9,8 +9,11 @@
 #include <chrono>
 #include <cstring>
 #include <memory>
+#include <new>
 #include <optional>
+#include <set>
 #include <utility>
+#include <vector>
 
 #include "base/page_size.h"
 #include "host/doctor/endpoint_pair.h"
@@ -18,6 +21,7 @@
 #include "host/gpu/gpu_memory.h"
 #include "host/memory/memory.h"
 #include "host/staging/progress.h"
+#include "proto/mlx5/doorbell.h"
 
 namespace gdx::doctor {
 namespace {
@@ -93,9 +97,9 @@ KernelPuts put_alone(const KernelBench& bench, std::uint64_t puts, std::optional
   return {done(*pair, {}), took.count() / static_cast<double>(puts)};
 }
 
-StepResult put_by_kernel(const KernelBench& bench) {
-  PartResults parts;
-  std::string unlike;  // by the GPU itself
+// Puts with signals, with queues in each place. Returns what says nothing of a GPU that rings by itself.
+std::string put_from_each_place(const KernelBench& bench, PartResults& parts) {
+  std::string unlike;
   for (const Placement queues : {Placement::kHost, Placement::kGpu}) {
     if (queues == Placement::kGpu && !program_has_cuda_kernels()) continue;
     const std::string name = fmt::format("queues in {} memory", queues == Placement::kGpu ? "GPU" : "host");
@@ -110,7 +114,7 @@ StepResult put_by_kernel(const KernelBench& bench) {
               fmt::format("{} puts with signals by plain doorbells, {:.0f} ns each", bench.sizes.puts,
                           puts.ns_each));
   }
-  return parts.result(unlike);
+  return unlike;
 }
 
 // Returns staging memory that kernels reach, or the result of a step without it.
@@ -201,30 +205,124 @@ StepResult share_endpoint(const KernelBench& bench) {
 }
 
 // Describes the completion that a kernel did not take; empty: it took all.
-std::string describe_completion(const KernelPair& pair) {
+std::string describe_completion(const KernelPair& pair,
+                                mlx5::WqeOpcode opcode = mlx5::WqeOpcode::kRdmaWrite) {
   const KernelReport& report = *pair.report();
   const auto index = static_cast<std::uint16_t>(report.index);
   switch (static_cast<Status>(report.status)) {
     case Status::kOk: return {};
     case Status::kTimeout: return fmt::format("no completion of WQE {} in {} s", index, kWaitS);
-    default:
-      return describe_wrong({std::bit_cast<mlx5::Cqe64>(report.cqe)}, index, mlx5::WqeOpcode::kRdmaWrite,
-                            pair.handle.qpn);
+    default: return describe_wrong({std::bit_cast<mlx5::Cqe64>(report.cqe)}, index, opcode, pair.handle.qpn);
   }
 }
 
-// Judges a part of which kernels read completions by themselves.
+// Adds a part of which kernels read completions by themselves.
+void add_part(PartResults& parts, const std::string& name, const KernelPair& pair, const std::string& wrong,
+              const std::string& value) {
+  parts.add(name, wrong, value);
+  if (wrong.empty()) return;
+  parts.add_evidence(name, Completed{std::bit_cast<mlx5::Cqe64>(pair.report()->cqe)}.bytes(),
+                     pair.ends.endpoint);
+}
+
+// Judges such a part.
 StepResult judge_part(PartResults& parts, const std::string& name, const KernelPair& pair,
                       const std::string& wrong, const std::string& value) {
-  parts.add(name, wrong, value);
-  if (!wrong.empty()) {
-    parts.add_evidence(name, Completed{std::bit_cast<mlx5::Cqe64>(pair.report()->cqe)}.bytes(),
-                       pair.ends.endpoint);
-  }
+  add_part(parts, name, pair, wrong, value);
   StepResult result = parts.result();
   if (result.verdict == Verdict::kOk && pair.ends.endpoint.host_rings())
     return {Verdict::kUnknown, fmt::format("{}; {}", result.value, kHostRings), {}, result.facts};
   return result;
+}
+
+// Judges a launch of which kernels count what they do.
+std::string check_rings(Status launched, const KernelPair& pair, const char* counted) {
+  const KernelReport& report = *pair.report();
+  if (launched != Status::kOk) return check_launch(launched, pair);
+  if (report.status != 0) return fmt::format("{} {}: {}", counted, report.at, describe_completion(pair));
+  if (report.wrong == 0) return {};
+  return first_mismatch(report.got, kPutBytes, static_cast<std::uint32_t>(report.first_wrong));
+}
+
+// Rings by one of both indices: before the record, and in the order of all posts.
+void ring_by_index(const KernelBench& bench, PartResults& parts, Named named) {
+  const char* const name = named == Named::kLast ? "index of the last WQE" : "index of the next WQE";
+  const auto pair = open_pair(bench, {.blocks = kBlocks});
+  if (!pair) return parts.add(name, pair.error().message, {});
+  RingJob job{pair->ends.target.remote(), pair->ends.source.local(), 0, 1, named, bench.sizes.record_late_ns};
+  std::string wrong =
+      check_rings(launch_rings(pair->handle, job, pair->report(), progress), *pair, "a late record: put");
+  const char* const late = pair->report()->early != 0 ? "goes before" : "waits for";
+  const auto begin = std::chrono::steady_clock::now();
+  job.first = std::exchange(job.puts, bench.sizes.rings);
+  job.record_late_ns = 0;
+  if (wrong.empty())
+    wrong = check_rings(launch_rings(pair->handle, job, pair->report(), progress), *pair, "put");
+  const std::chrono::duration<double, std::nano> took = std::chrono::steady_clock::now() - begin;
+  add_part(parts, name, *pair, wrong,
+           fmt::format("{} puts, one by one, {:.0f} ns each; a put {} a record that comes {} ms late",
+                       job.puts, took.count() / job.puts, late, bench.sizes.record_late_ns / 1'000'000));
+  bench.alive();
+}
+
+// Memory of the host or of the GPU that kernels read.
+struct Place {
+  std::optional<GpuMemory> on_gpu;  // freed after its registration
+  Memory memory;
+  const std::byte* here;
+  std::shared_ptr<GpuMapping> mapping;
+};
+
+Result<std::vector<KernelPair>> open_lanes(const KernelBench& bench, bool shares_page) {
+  std::vector<KernelPair> pairs;
+  for (std::uint32_t lane = 0; lane < kLanes; ++lane)
+    pairs.push_back(GDX_TRY(open_pair(bench, {.blocks = 16, .shares_page = shares_page})));
+  return pairs;
+}
+
+// Returns lanes of `pairs` in memory that kernels reach.
+Result<Place> make_lanes(const KernelBench& bench, const std::vector<KernelPair>& pairs) {
+  auto memory = GDX_TRY(allocate_memory(bench.hca, pairs.size() * sizeof(Lane)));
+  std::shared_ptr<GpuMapping> mapping;
+  if (bench.gpu != nullptr) mapping = GDX_TRY(bench.gpu->map(memory.data(), memory.bytes()));
+  auto* lane = reinterpret_cast<Lane*>(memory.data());
+  for (const KernelPair& pair : pairs)
+    new (lane++) Lane{pair.handle, pair.ends.target.remote(), pair.ends.source.local(), pair.report()};
+  const std::byte* const here = memory.data();
+  return Place{std::nullopt, std::move(memory), here, std::move(mapping)};
+}
+
+// The lanes of a warp ring an endpoint each, at once.
+void ring_by_lanes(const KernelBench& bench, PartResults& parts, bool shares_page) {
+  const char* const name = shares_page ? "32 lanes on the shared page" : "32 lanes on pages of their own";
+  const auto pairs = open_lanes(bench, shares_page);
+  const auto lanes = pairs ? make_lanes(bench, *pairs) : tl::unexpected(pairs.error());
+  if (!lanes) return parts.add(name, lanes.error().message, {});
+  std::set<std::uintptr_t> pages;
+  for (const KernelPair& pair : *pairs)
+    pages.insert(reinterpret_cast<std::uintptr_t>(pair.handle.doorbell) / mlx5::kUarPageBytes);
+  const Status launched =
+      launch_lanes(reinterpret_cast<const Lane*>(lanes->here), bench.sizes.rings, progress);
+  const KernelPair* failing = &pairs->front();
+  std::string wrong;
+  for (std::uint32_t lane = 0; lane < pairs->size() && wrong.empty(); ++lane) {
+    failing = &(*pairs)[lane];
+    wrong = check_rings(launched, *failing, "round");
+    if (!wrong.empty() && launched == Status::kOk) wrong = fmt::format("lane {}: {}", lane, wrong);
+  }
+  add_part(parts, name, *failing, wrong,
+           fmt::format("{} rounds of {} queues; pages: {}", bench.sizes.rings, pairs->size(), pages.size()));
+  bench.alive();
+}
+
+StepResult put_by_kernel(const KernelBench& bench) {
+  PartResults parts;
+  const std::string unlike = put_from_each_place(bench, parts);
+  if (unlike.find(kHostRings) != std::string::npos)
+    return parts.result(unlike + "; indices and lanes: not tried");
+  for (const Named named : {Named::kLast, Named::kNext}) ring_by_index(bench, parts, named);
+  for (const bool shares_page : {false, true}) ring_by_lanes(bench, parts, shares_page);
+  return parts.result(unlike);
 }
 
 StepResult ring_backwards(const KernelBench& bench) {
@@ -234,29 +332,13 @@ StepResult ring_backwards(const KernelBench& bench) {
   if (!pair) return failed(pair.error().message);
   // That thread keeps the newest doorbell alone, so a late one would hide its successor's.
   if (pair->ends.endpoint.host_rings()) return {Verdict::kUnknown, kHostRings};
-  const KernelReport& report = *pair->report();
   const Status launched =
       launch_backwards(pair->handle, pair->ends.target.remote(), pair->ends.source.local(),
                        bench.sizes.backward_pairs, pair->report(), progress);
-  std::string wrong;
-  if (launched != Status::kOk) {
-    wrong = check_launch(launched, *pair);
-  } else if (report.status != 0) {
-    wrong = fmt::format("pair {}: {}", report.at, describe_completion(*pair));
-  } else if (report.wrong != 0) {
-    wrong = first_mismatch(report.got, kPutBytes, static_cast<std::uint32_t>(report.first_wrong));
-  }
   PartResults parts;
-  return judge_part(parts, kPart, *pair, wrong, fmt::format("{} pairs", bench.sizes.backward_pairs));
+  return judge_part(parts, kPart, *pair, check_rings(launched, *pair, "pair"),
+                    fmt::format("{} pairs", bench.sizes.backward_pairs));
 }
-
-// Memory of the host or of the GPU, to which messages come and which kernels read.
-struct Place {
-  std::optional<GpuMemory> on_gpu;  // freed after its registration
-  Memory memory;
-  const std::byte* here;
-  std::shared_ptr<GpuMapping> mapping;
-};
 
 Result<Place> make_place(const KernelBench& bench, bool on_gpu) {
   if (!on_gpu) {
@@ -275,7 +357,7 @@ Result<Place> make_place(const KernelBench& bench, bool on_gpu) {
 
 // Sends messages by as many kernels as keep each short. Returns what went wrong.
 std::string exchange_messages(const KernelBench& bench, const KernelPair& pair, const Place& payload,
-                              const Place& signal, std::uint64_t count) {
+                              const Place& signal, std::uint64_t count, bool adds) {
   constexpr std::uint64_t kAtOnce = 50'000;
   KernelReport& report = *pair.report();
   for (std::uint64_t first = 1; first <= count; first += kAtOnce) {
@@ -285,11 +367,14 @@ std::string exchange_messages(const KernelBench& bench, const KernelPair& pair, 
                             reinterpret_cast<const std::uint64_t*>(signal.here),
                             pair.ends.source.local(),
                             first,
-                            std::min(kAtOnce, count + 1 - first)};
+                            std::min(kAtOnce, count + 1 - first),
+                            adds};
     report.ended = 0;
     const Status launched = launch_messages(pair.handle, messages, &report, progress);
     if (launched != Status::kOk) return check_launch(launched, pair);
-    const std::string wrong = describe_completion(pair);
+    const bool of_add = adds && report.index % 2 != 0;
+    const std::string wrong =
+        describe_completion(pair, of_add ? mlx5::WqeOpcode::kAtomicFetchAdd : mlx5::WqeOpcode::kRdmaWrite);
     const std::uint64_t newest = first + messages.count - 1;
     if (report.seen == newest && wrong.empty()) {
       bench.alive();
@@ -297,7 +382,7 @@ std::string exchange_messages(const KernelBench& bench, const KernelPair& pair, 
     }
     const bool came = report.seen >= report.at;
     if (!wrong.empty()) return came ? wrong : fmt::format("signal {} never came: {}", report.at, wrong);
-    return fmt::format("signal {} came {}, and both WRITEs completed", report.at, came ? "late" : "never");
+    return fmt::format("signal {} came {}, and both requests completed", report.at, came ? "late" : "never");
   }
   if (report.wrong == 0) return {};
   return fmt::format("{} of {} messages stale; the first: {}", report.wrong, count,
@@ -308,11 +393,13 @@ struct Placements {
   const char* name;
   bool payload_on_gpu;
   bool signal_on_gpu;
+  bool adds = false;  // the signal is an add, else a WRITE
 };
 constexpr Placements kPlacements[] = {{"payload host, signal host", false, false},
                                       {"payload GPU, signal GPU", true, true},
                                       {"payload GPU, signal host", true, false},
-                                      {"payload host, signal GPU", false, true}};
+                                      {"payload host, signal GPU", false, true},
+                                      {"payload GPU, add GPU", true, true, true}};
 
 StepResult see_messages(const KernelBench& bench) {
   // Step 10 judges the HCA's way to the GPU. Here memory that it refuses is left untried.
@@ -334,7 +421,7 @@ StepResult see_messages(const KernelBench& bench) {
       if (error != nullptr) return failed(fmt::format("{}: {}", where.name, error->message));
     }
     const std::uint64_t count = on_gpu ? bench.sizes.on_gpu : bench.sizes.messages;
-    const std::string wrong = exchange_messages(bench, *pair, *payload, *signal, count);
+    const std::string wrong = exchange_messages(bench, *pair, *payload, *signal, count, where.adds);
     result = judge_part(parts, where.name, *pair, wrong, fmt::format("{} messages, 0 stale", count));
   }
   if (!unreached.empty()) result.facts.push_back({"GPU memory", "not tried: " + unreached});

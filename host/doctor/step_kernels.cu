@@ -52,60 +52,84 @@ class Rings {
   GDX_DEVICE explicit Rings(const EndpointHandle& handle) : handle_(handle) { exec::watch_endpoint(handle); }
 
   GDX_DEVICE void write(std::uint32_t index, const RemoteMemory& to, const Segment& data) const {
-    std::byte* const block = handle_.send_queue[index & ((1u << handle_.log_send_queue) - 1)].bytes;
-    exec::store_segment(block, control(index));
-    exec::store_segment<16>(block, device::impl::address_segment(to.address, to.rkey));
-    exec::store_segment<32>(block, data);
-    exec::store_segment<48>(block, {});
+    store(index, control(index), to, data, {});
+  }
+  // Adds 1. The value before comes to `from`, in 8 B.
+  GDX_DEVICE void add(std::uint32_t index, const RemoteMemory& to, const LocalMemory& from) const {
+    store(index, control(index, mlx5::WqeOpcode::kAtomicFetchAdd, mlx5::kPutSegments + 1), to,
+          device::impl::atomic_segment(1, 0),
+          device::impl::data_segment(sizeof(std::uint64_t), from.lkey,
+                                     reinterpret_cast<std::uint64_t>(from.address)));
   }
   // Announces all before `end`.
   GDX_DEVICE void publish(std::uint32_t end) const {
     exec::store_release<Placement::kHost>(handle_.send_record, device::impl::record_value(end));
   }
-  GDX_DEVICE void ring(std::uint32_t index) const {
-    exec::ring<Placement::kHost>(handle_.doorbell, device::impl::doorbell_value(control(index)));
+  GDX_DEVICE void ring(std::uint32_t index, Named named = Named::kLast) const {
+    exec::ring<Placement::kHost>(handle_.doorbell, doorbell(index, named));
   }
-  // Rings behind the turn of the WQE at `index`, which recorders of the CPU layer refuse of exec::ring.
-  GDX_DEVICE void ring_late(std::uint32_t index) const {
-    exec::publish(handle_.doorbell, device::impl::doorbell_value(control(index)));
+  // Rings before the record of the WQE at `index` or behind its turn, which recorders of the CPU layer refuse
+  // of exec::ring.
+  GDX_DEVICE void ring_out_of_turn(std::uint32_t index, Named named = Named::kLast) const {
+    exec::publish(handle_.doorbell, doorbell(index, named));
+  }
+  // Waits for the completion of the WQE at `index`, but no longer than that.
+  [[nodiscard]] GDX_DEVICE bool completes_within(std::uint32_t index, std::uint64_t timeout_ns) const {
+    const std::uint64_t began_ns = exec::now_ns();
+    do {
+      if (has_completed(index, exec::load_acquire(entry(index) + 7))) return true;
+      exec::relax();
+    } while (exec::now_ns() - began_ns < timeout_ns);
+    return false;
   }
   // Waits for the completion of the WQE at `index`. Reports another one, or none.
-  GDX_DEVICE bool await(std::uint32_t index, KernelReport* report) const {
-    const std::uint64_t began_ns = exec::now_ns();
-    const auto* const words = reinterpret_cast<const std::uint64_t*>(
-        &handle_.completion_queue[index & ((1u << handle_.log_completion_queue) - 1)]);
-    const std::uint32_t owner = index >> handle_.log_completion_queue & 1;
-    do {
-      const std::uint64_t tail = exec::load_acquire(words + 7);
-      const auto op_own = static_cast<std::uint32_t>(tail >> 56);
-      const std::uint32_t opcode = op_own >> mlx5::kCqeOpcodeShift;
-      if (opcode == static_cast<std::uint32_t>(mlx5::CqeOpcode::kInvalid) ||
-          (op_own & mlx5::kCqeOwnerMask) != owner) {
-        exec::relax();
-        continue;
-      }
-      if (opcode == static_cast<std::uint32_t>(mlx5::CqeOpcode::kRequester) && is_of(index, tail))
-        return true;
-      return refuse(Status::kQueueError, index, words, report);
-    } while (exec::now_ns() - began_ns < handle_.timeout_ns);
-    return refuse(Status::kTimeout, index, words, report);
+  GDX_DEVICE bool await(std::uint32_t index, KernelReport* report,
+                        mlx5::WqeOpcode opcode = mlx5::WqeOpcode::kRdmaWrite) const {
+    if (!completes_within(index, handle_.timeout_ns)) return refuse(Status::kTimeout, index, report);
+    if (is_of(index, opcode, exec::load_acquire(entry(index) + 7))) return true;
+    return refuse(Status::kQueueError, index, report);
   }
 
  private:
-  [[nodiscard]] GDX_DEVICE Segment control(std::uint32_t index) const {
-    return device::impl::control_segment(mlx5::WqeOpcode::kRdmaWrite, index,
-                                         device::impl::queue_pair_word(handle_.qpn), mlx5::kPutSegments,
+  [[nodiscard]] GDX_DEVICE Segment control(std::uint32_t index,
+                                           mlx5::WqeOpcode opcode = mlx5::WqeOpcode::kRdmaWrite,
+                                           std::uint32_t segments = mlx5::kPutSegments) const {
+    return device::impl::control_segment(opcode, index, device::impl::queue_pair_word(handle_.qpn), segments,
                                          mlx5::kCompletionAlways);
   }
-  // Compares the entry's last word: opcode and queue pair, then the WQE's index.
-  [[nodiscard]] GDX_DEVICE bool is_of(std::uint32_t index, std::uint64_t tail) const {
-    const std::uint32_t wanted = static_cast<std::uint32_t>(mlx5::WqeOpcode::kRdmaWrite) << 24 | handle_.qpn;
+  // The next WQE goes without opcode and length.
+  [[nodiscard]] GDX_DEVICE std::uint64_t doorbell(std::uint32_t index, Named named) const {
+    return device::impl::doorbell_value(named == Named::kLast ? control(index)
+                                                              : control(index + 1, mlx5::WqeOpcode::kNop, 0));
+  }
+  GDX_DEVICE void store(std::uint32_t index, const Segment& first, const RemoteMemory& to,
+                        const Segment& third, const Segment& fourth) const {
+    std::byte* const block = handle_.send_queue[index & ((1u << handle_.log_send_queue) - 1)].bytes;
+    exec::store_segment(block, first);
+    exec::store_segment<16>(block, device::impl::address_segment(to.address, to.rkey));
+    exec::store_segment<32>(block, third);
+    exec::store_segment<48>(block, fourth);
+  }
+  [[nodiscard]] GDX_DEVICE const std::uint64_t* entry(std::uint32_t index) const {
+    return reinterpret_cast<const std::uint64_t*>(
+        &handle_.completion_queue[index & ((1u << handle_.log_completion_queue) - 1)]);
+  }
+  // Returns whether the entry with that last word is of the queue's lap.
+  [[nodiscard]] GDX_DEVICE bool has_completed(std::uint32_t index, std::uint64_t tail) const {
+    const auto op_own = static_cast<std::uint32_t>(tail >> 56);
+    return op_own >> mlx5::kCqeOpcodeShift != static_cast<std::uint32_t>(mlx5::CqeOpcode::kInvalid) &&
+           (op_own & mlx5::kCqeOwnerMask) == (index >> handle_.log_completion_queue & 1);
+  }
+  // Compares the entry's last word: opcode and queue pair, the WQE's index, and that it is no error.
+  [[nodiscard]] GDX_DEVICE bool is_of(std::uint32_t index, mlx5::WqeOpcode opcode, std::uint64_t tail) const {
+    const std::uint32_t wanted = static_cast<std::uint32_t>(opcode) << 24 | handle_.qpn;
+    if (tail >> 56 >> mlx5::kCqeOpcodeShift != static_cast<std::uint64_t>(mlx5::CqeOpcode::kRequester))
+      return false;
     return byte_swap(static_cast<std::uint32_t>(tail)) == wanted &&
            byte_swap(static_cast<std::uint16_t>(tail >> 32)) == (index & 0xffff);
   }
-  static GDX_DEVICE bool refuse(Status status, std::uint32_t index, const std::uint64_t* words,
-                                KernelReport* report) {
-    for (int i = 0; i < 8; ++i) report->cqe[i] = exec::load_acquire(words + i);
+  GDX_DEVICE bool refuse(Status status, std::uint32_t index, KernelReport* report) const {
+    for (int i = 0; i < 8; ++i) report->cqe[i] = exec::load_acquire(entry(index) + i);
     report->index = index;
     tell(report, status);
     return false;
@@ -160,14 +184,47 @@ __global__ void ring_backwards(EndpointHandle handle, RemoteMemory to, LocalMemo
     rings.write(newer, to, gather(from));
     rings.publish(newer + 1);
     rings.ring(newer);
-    if (i % 2 == 0) rings.ring_late(older);
+    if (i % 2 == 0) rings.ring_out_of_turn(older);
     if (!rings.await(older, report) || !rings.await(newer, report)) return;
     if (i % 2 != 0) {
-      rings.ring_late(older);
+      rings.ring_out_of_turn(older);
       const std::uint64_t began_ns = exec::now_ns();
       while (i < kPausedPairs && exec::now_ns() - began_ns < kPauseNs) exec::relax();
     }
     if (!check(reinterpret_cast<const std::byte*>(to.address), i, report)) return;
+  }
+}
+
+__global__ void ring_one_by_one(EndpointHandle handle, RingJob job, KernelReport* report) {
+  const Rings rings(handle);
+  for (std::uint32_t i = job.first; i < job.first + job.puts; ++i) {
+    report->at = i;
+    fill(job.from.address, i);
+    rings.write(i, job.to, gather(job.from));
+    if (job.record_late_ns != 0) {
+      rings.ring_out_of_turn(i, job.named);
+      if (rings.completes_within(i, job.record_late_ns)) ++report->early;
+    }
+    rings.publish(i + 1);
+    rings.ring(i, job.named);
+    if (!rings.await(i, report)) return;
+    if (!check(reinterpret_cast<const std::byte*>(job.to.address), i, report)) return;
+  }
+}
+
+static_assert(kLanes == kWarpThreads);
+__global__ void ring_by_lanes(const Lane* lanes, std::uint32_t rounds) {
+  const Lane& lane = lanes[threadIdx.x];
+  const Rings rings(lane.endpoint);
+  for (std::uint32_t i = 0; i < rounds; ++i) {
+    lane.report->at = i;
+    fill(lane.from.address, i);
+    rings.write(i, lane.to, gather(lane.from));
+    rings.publish(i + 1);
+    exec::sync<Scope::kWarp>();
+    rings.ring(i);
+    if (!rings.await(i, lane.report)) return;
+    if (!check(reinterpret_cast<const std::byte*>(lane.to.address), i, lane.report)) return;
   }
 }
 
@@ -189,10 +246,15 @@ GDX_DEVICE void send(const EndpointHandle& handle, const Messages& messages, Ker
     const std::uint32_t signal = payload + 1;
     fill(messages.from.address, static_cast<std::uint32_t>(i));
     rings.write(payload, messages.payload, gather(messages.from));
-    rings.write(signal, messages.signal, device::impl::inline_value_segment(i, sizeof i));
+    const auto opcode = messages.adds ? mlx5::WqeOpcode::kAtomicFetchAdd : mlx5::WqeOpcode::kRdmaWrite;
+    if (messages.adds) {
+      rings.add(signal, messages.signal, messages.from + kPutBytes);
+    } else {
+      rings.write(signal, messages.signal, device::impl::inline_value_segment(i, sizeof i));
+    }
     rings.publish(signal + 1);
     rings.ring(signal);
-    const bool completed = rings.await(payload, report) && rings.await(signal, report);
+    const bool completed = rings.await(payload, report) && rings.await(signal, report, opcode);
     const bool seen = wait_until(&report->seen, i, &report->ended, handle.timeout_ns);
     if (completed && seen) continue;
     report->at = i;
@@ -261,6 +323,17 @@ Status launch_backwards(const EndpointHandle& endpoint, const RemoteMemory& to, 
                         std::uint32_t pairs, KernelReport* report, int (*progress)()) {
   return exec::launch({.grid = {1}, .block = {1}, .progress = progress}, ring_backwards, endpoint, to, from,
                       pairs, report);
+}
+
+Status launch_rings(const EndpointHandle& endpoint, const RingJob& job, KernelReport* report,
+                    int (*progress)()) {
+  return exec::launch({.grid = {1}, .block = {1}, .progress = progress}, ring_one_by_one, endpoint, job,
+                      report);
+}
+
+Status launch_lanes(const Lane* lanes, std::uint32_t rounds, int (*progress)()) {
+  return exec::launch({.grid = {1}, .block = {kWarpThreads}, .progress = progress}, ring_by_lanes, lanes,
+                      rounds);
 }
 
 Status launch_messages(const EndpointHandle& endpoint, const Messages& messages, KernelReport* report,

@@ -21,6 +21,7 @@ struct KernelReport {
   std::uint64_t wrong;
   std::uint64_t first_wrong;
   std::byte got[kPutBytes];
+  std::uint64_t early;  // puts that went before their record
   // Between sender and receiver: the newest message that came, and whether no more will come.
   std::uint64_t seen;
   std::uint64_t ended;
@@ -55,15 +56,46 @@ using PushKernel = Status(const EndpointHandle& endpoint, const PutJob& job, Ker
                                       const LocalMemory& from, std::uint32_t pairs, KernelReport* report,
                                       int (*progress)());
 
+// WQE that a doorbell names: the last one, as libmlx5 does, or the one that comes next, as NVSHMEM and DOCA
+// do.
+enum class Named : std::uint8_t { kLast, kNext };
+
+struct RingJob {
+  RemoteMemory to;
+  LocalMemory from;
+  std::uint32_t first;  // WQE: as many as were posted before
+  std::uint32_t puts;
+  Named named;
+  // Doorbells come so long before their record, or until the put is complete, and once more after it; 0: they
+  // come after it.
+  std::uint64_t record_late_ns;
+};
+// Puts of kPutBytes, each with a doorbell of its own and complete before the next. The endpoint serves
+// nothing else.
+[[nodiscard]] Status launch_rings(const EndpointHandle& endpoint, const RingJob& job, KernelReport* report,
+                                  int (*progress)());
+
+inline constexpr std::uint32_t kLanes = 32;  // of a warp
+// A lane's endpoint, which serves nothing else, its puts and its report, where the GPU reads them.
+struct Lane {
+  EndpointHandle endpoint;
+  RemoteMemory to;
+  LocalMemory from;
+  KernelReport* report;
+};
+// Rounds of puts of kPutBytes, of each lane of a warp one. The doorbells of a round are one step of the warp.
+[[nodiscard]] Status launch_lanes(const Lane* lanes, std::uint32_t rounds, int (*progress)());
+
 // Messages of payload and signal, numbered from 1 on: where the HCA writes both, and where kernels read them.
 struct Messages {
   RemoteMemory payload;
   RemoteMemory signal;
   const std::byte* payload_here;
   const std::uint64_t* signal_here;
-  LocalMemory from;
+  LocalMemory from;  // kPutBytes, and a word for what adds return
   std::uint64_t first;
   std::uint64_t count;
+  bool adds;  // the signal is an add of 1, to the number of the message before
 };
 // A block sends, and another sees each message before the next is sent. The endpoint serves nothing else, and
 // the launches are of all messages in their order.

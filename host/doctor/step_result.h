@@ -27,7 +27,9 @@ struct StepResult {
 
 // Numbers of what the steps of section C try.
 struct StepSizes {
-  std::uint32_t puts;            // step 11
+  std::uint32_t puts;            // step 11, on each place of queues
+  std::uint32_t rings;           // step 11, by each index, and of each lane
+  std::uint64_t record_late_ns;  // step 11
   std::uint32_t pushes;          // step 12, of 1 to 4097 B in turn
   std::uint32_t backward_pairs;  // step 14
   std::uint32_t messages;        // step 15, in host memory
@@ -35,8 +37,9 @@ struct StepSizes {
   std::uint32_t shared_puts;     // step 16
   std::uint32_t laps;            // step 16, of an exclusive endpoint's ring
 };
-inline constexpr StepSizes kFullSizes{100'000, 1'000'000, 100'000, 10'000'000, 1'000'000, 1'000'000, 100};
-inline constexpr StepSizes kShortSizes{20'000, 4'097, 2'000, 10'000, 200, 4'096, 100};
+inline constexpr StepSizes kFullSizes{100'000,    10'000,    1'000'000, 1'000'000, 100'000,
+                                      10'000'000, 1'000'000, 1'000'000, 100};
+inline constexpr StepSizes kShortSizes{20'000, 500, 1'000'000, 4'097, 2'000, 10'000, 200, 4'096, 100};
 
 // Result of a step whose StagingPool::create on the NIC failed.
 [[nodiscard]] StepResult without_staging(const Error& error);

@@ -27,7 +27,9 @@ struct DoorbellRegister {
 // Allocates a register for doorbells of `kind`. BlueFlame needs a register of its own, of which an HCA has
 // few. When they are used up the register takes plain doorbells, and blueflame_half_bytes is 0. A register
 // for plain doorbells is the endpoint's own too, while there are pages. Threads of one kernel that store to
-// one register at once slow each other. Errors: kSystem. Threads: any.
-[[nodiscard]] Result<DoorbellRegister> allocate_doorbell(const Hca& hca, DoorbellKind kind);
+// one register at once slow each other. `shares_page`: it is the context's, for plain doorbells. Errors:
+// kSystem. Threads: any.
+[[nodiscard]] Result<DoorbellRegister> allocate_doorbell(const Hca& hca, DoorbellKind kind,
+                                                         bool shares_page = false);
 
 }  // namespace gdx

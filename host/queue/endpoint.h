@@ -70,6 +70,9 @@ struct EndpointOptions {
   // Permits BlueFlame on hardware without a probe, for the probe itself. What the NIC makes of a copy that
   // arrives in parts is not documented.
   bool may_ring_unprobed_blueflame = false;
+  // Rings in the register page that all queues of an HCA's context share (type NC), for probes. A plain
+  // doorbell is otherwise of a page of its own.
+  bool shares_doorbell_page = false;
   // Permits a timeout_ns shorter than a probe and a dead peer's retries. create() otherwise refuses it,
   // because kTimeout would come long before the endpoint's fault.
   bool may_time_out_before_retries = false;

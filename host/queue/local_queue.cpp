@@ -315,7 +315,7 @@ Result<void> LocalQueue::create(const Hca& hca, const StagingPools& pools, std::
                                 std::uint32_t tenant) {
   GDX_TRY(lease_slots(pools, tenant));
   facts_.psn = GDX_TRY(random_psn());
-  doorbell_ = GDX_TRY(allocate_doorbell(hca, *options_.doorbell));
+  doorbell_ = GDX_TRY(allocate_doorbell(hca, *options_.doorbell, options_.shares_doorbell_page));
   GDX_TRY(show_queues_to(hca));
   GDX_TRY(show_scratch_to(hca, address));
   GDX_TRY(create_queues(hca));

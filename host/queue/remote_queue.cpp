@@ -135,6 +135,13 @@ Result<std::unique_ptr<QueueObjects>> request_queue_objects(const Hca& hca, Stag
                             "in gdxd's pool: set {}=off",
                             ipc::kDaemonVariable));
   }
+  if (options.shares_doorbell_page) {
+    return fail(
+        Status::kUnsupported,
+        fmt::format("shares_doorbell_page would show this process a page of gdxd's other clients: set "
+                    "{}=off",
+                    ipc::kDaemonVariable));
+  }
   auto request = request_of(options, pools, memory);
   std::vector<int> files{memory.file()};
   SharedRegion queue_of_gpu{};

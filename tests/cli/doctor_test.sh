@@ -47,6 +47,10 @@ declare -A found_by=(
   [stale_payload]='15 5 7 12||payload host, signal host: [0-9]+ of 10000 messages stale; the first: of 64 bytes, byte 0 '
   [force_relax]='15||payload host, signal host: [0-9]+ of 10000 messages stale; the first: of 64 bytes, byte 0 '
   [mute_blueflame]='13||on the CPU layer: one store .TMA.: failed: timed out; bursts of 8: failed: timed out; 4 x 16 B of a thread: 0 of 200 copies used; '
+  [merged_doorbells]='11||32 lanes on pages of their own: lane [0-9]+: round [0-9]+: no completion of WQE [0-9]+ in 5 s; 32 lanes on the shared page: lane '
+  [deaf_to_repeats]='11||index of the last WQE: a late record: put 0: no completion of WQE 0 in 5 s'
+  [next_is_last]='||'   # with unread records, as unit/doctor/steps_test.cpp sees
+  [no_gpu_atomics]='||' # by kernels that reach GPU memory, as the same test sees
   [disguised]='||'
   [no_ack_timeout]='||' # between two hosts, as the case peer sees
   [device_memory_tail]='7 12||words in, 1 to 67 B out: of 1 bytes, byte 0 \(0 mod 4, 0 mod 16\) is .*; wrong lengths: 1 2 3 5 6 7 9 .* 66 67$'
@@ -154,7 +158,7 @@ case $case_name in
     # seen_in FILE WORDS: step 15 says WORDS of each placement of payload and signal.
     seen_in() {
       local place
-      for place in 'host, signal host' 'GPU, signal GPU' 'GPU, signal host' 'host, signal GPU'; do
+      for place in 'host, signal host' 'GPU, signal GPU' 'GPU, signal host' 'host, signal GPU' 'GPU, add GPU'; do
         grep -A1 "\"name\": \"payload $place\"" "$1" | grep -E "\"value\": \"$2\",\$" >/dev/null || fail "payload $place: not: $2"
       done
     }

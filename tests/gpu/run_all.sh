@@ -221,7 +221,8 @@ doctor() {
   case $status in 0 | 1 | 3 | 4) ;; *) echo "Error: gdx doctor ended with status $status" && return 1 ;; esac
   grep -q '^steps on .*: 0 FAIL, ' "$out" || { echo "Error: $(grep -m 1 '^  FAIL  *[0-9]' "$out")"; return 1; }
   [ "$(grep -cE '^  OK +(8|9|1[0-6]) ' "$out")" -eq 9 ] || { echo "Error: not all of steps 8 to 16 are OK"; return 1; }
-  for fault in stale_payload=receiver-visibility lost_add=gpu-doorbells lost_add=shared-endpoint device_memory_tail=gpu-push; do
+  for fault in stale_payload=receiver-visibility no_gpu_atomics=receiver-visibility lost_add=gpu-doorbells lost_add=shared-endpoint \
+    merged_doorbells=gpu-doorbells deaf_to_repeats=gpu-doorbells device_memory_tail=gpu-push; do
     step=${fault#*=}
     GDX_SOFTHCA_FAULT=${fault%=*} "$gdx" run -- "$build/host/doctor/gdx_doctor_cuda" --step "$step" --short | tee "$out"
     grep -q '"verdict": "FAIL"' "$out" || { echo "Error: step $step misses the fault ${fault%=*}"; return 1; }

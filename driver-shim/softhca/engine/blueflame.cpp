@@ -5,6 +5,7 @@
 #include <bit>
 #include <cstring>
 
+#include "driver-shim/softhca/engine/planted_fault.h"
 #include "proto/byte_order.h"
 #include "proto/mlx5/wqe.h"
 
@@ -30,6 +31,7 @@ std::optional<DoorbellWrite> DoorbellWrite::take(std::byte* page, std::size_t of
   std::byte* const at = page + offset;
   if (word_at(at, 0).load(std::memory_order_relaxed) == 0) return std::nullopt;
   DoorbellWrite write;
+  write.register_bit_ = 1u << (offset - mlx5::kUarBlueFlame) / mlx5::kBlueFlameRegisterBytes;
   write.words_[0] = word_at(at, 0).exchange(0, std::memory_order_acquire);
   // Empties the register, because remaining words would count as the next doorbell's copy. A client that
   // already writes again merely gets a torn copy.
@@ -44,6 +46,14 @@ std::optional<DoorbellWrite> DoorbellWrite::take(std::byte* page, std::size_t of
 }
 
 std::uint32_t DoorbellWrite::qpn() const { return second_dword(value()) >> mlx5::kQpnShift; }
+
+std::uint16_t DoorbellWrite::end() const {
+  constexpr std::uint32_t kBlockSegments = mlx5::kWqeBasicBlockBytes / mlx5::kSegmentBytes;
+  std::uint32_t segments = second_dword(value()) & mlx5::kSegmentCountMask;
+  if (planted_fault == PlantedFault::kNextIsLast) segments = std::max(segments, 1u);
+  return static_cast<std::uint16_t>((first_dword(value()) >> 8) +
+                                    (segments + kBlockSegments - 1) / kBlockSegments);
+}
 
 std::size_t DoorbellWrite::wqe_bytes() const {
   const std::size_t bytes = (second_dword(value()) & mlx5::kSegmentCountMask) * mlx5::kSegmentBytes;

@@ -36,6 +36,12 @@ class DoorbellWrite {
 
   [[nodiscard]] std::uint64_t value() const { return words_[0]; }
   [[nodiscard]] std::uint32_t qpn() const;
+  // Returns the index behind the newest WQE that it announces. A client names the last WQE, with its length,
+  // or the next one, with length 0. Source: rdma-core providers/mlx5/qp.c, post_send_db; DOCA GPUNetIO
+  // dev_verbs_qp.cuh.
+  [[nodiscard]] std::uint16_t end() const;
+  // Returns the register of its page, as a bit.
+  [[nodiscard]] std::uint32_t register_bit() const { return register_bit_; }
   // Returns whether more than the doorbell was found. If so, wqe() may be a WQE.
   [[nodiscard]] bool has_copy() const { return has_copy_; }
   // Leaves the doorbell and no copy; or a copy that came in parts, which is_copy_of() rejects.
@@ -54,6 +60,7 @@ class DoorbellWrite {
   [[nodiscard]] std::size_t wqe_bytes() const;
 
   std::array<std::uint64_t, kWords> words_{};
+  std::uint32_t register_bit_ = 0;
   bool has_copy_ = false;
   bool torn_ = false;
 };

@@ -36,6 +36,35 @@ std::uint64_t take_doorbell(std::byte* page, std::size_t offset) {
   return word.load(std::memory_order_relaxed) == 0 ? 0 : word.exchange(0, std::memory_order_acquire);
 }
 
+// Returns whether one of a page's doorbells names `qp`, or may have overwritten one that did. A register
+// keeps its newest doorbell alone, and another's serves only queue pairs that ring in the same one.
+// `registers` are those in which `qp` was seen to ring, a bit each. One that was not seen yet may ring in
+// any.
+bool may_have_rung(const QueuePair& qp, std::span<const DoorbellWrite> rings, std::uint32_t& registers) {
+  bool named = false;
+  std::uint32_t of_others = 0;
+  for (const DoorbellWrite& ring : rings) {
+    const bool names_it = ring.qpn() == qp.number();
+    named |= names_it;
+    (names_it ? registers : of_others) |= ring.register_bit();
+  }
+  if (named || planted_fault == PlantedFault::kMergedDoorbells) return named;
+  return registers == 0 || (registers & of_others) != 0;
+}
+
+// Returns whether a planted fault loses the doorbell. `first_qpn` is of the first doorbell of a poll, or 0;
+// `newest` the page's newest value.
+bool loses(const DoorbellWrite& ring, std::uint32_t& first_qpn, std::uint64_t& newest) {
+  switch (planted_fault) {
+    case PlantedFault::kMuteBlueFlame: return ring.has_copy();
+    case PlantedFault::kMergedDoorbells:
+      if (first_qpn == 0) first_qpn = ring.qpn();
+      return ring.qpn() != first_qpn;
+    case PlantedFault::kDeafToRepeats: return std::exchange(newest, ring.value()) == ring.value();
+    default: return false;
+  }
+}
+
 std::uint64_t link_burst_bytes(double rate_gbps) {
   return kLinkBurstBytes + static_cast<std::uint64_t>(rate_gbps * kLinkBurstNs / kBitsPerByte);
 }
@@ -81,16 +110,16 @@ void Engine::note_bad_doorbell(std::uint64_t value) {
       parts_.config.name, value);
 }
 
-int Engine::take_rings(const Uar& uar) {
+int Engine::take_rings(Uar& uar) {
   int done = 0;
   for (const std::size_t offset : kSendDoorbells) {
     const std::optional<DoorbellWrite> ring = DoorbellWrite::take(uar.page, offset);
     if (!ring) continue;
     ++done;
-    if (planted_fault == PlantedFault::kMuteBlueFlame && ring->has_copy()) continue;
+    if (loses(*ring, first_rung_qpn_, uar.newest_ring)) continue;
     ++parts_.counters.doorbells;
-    const bool named = std::any_of(uar.queue_pairs.begin(), uar.queue_pairs.end(),
-                                   [&ring](const QueuePair* qp) { return qp->number() == ring->qpn(); });
+    const bool named = std::ranges::any_of(
+        uar.ringers, [&ring](const Ringer& ringer) { return ringer.qp->number() == ring->qpn(); });
     if (named) {
       rings_.push_back(*ring);
     } else {
@@ -136,15 +165,15 @@ int Engine::poll_uar(Uar& uar) {
   if (!rings_.empty()) done += take_rings(uar);
   spoil_copies(uar);
   if (rings_.empty()) return done;
-  // Reads every queue's record, because another queue's ring may have overwritten this one's in the register.
-  for (QueuePair* qp : uar.queue_pairs) {
-    if (qp->fetch_sends(rings_) > 0) activate(*qp);
+  for (auto& [qp, registers] : uar.ringers) {
+    if (may_have_rung(*qp, rings_, registers) && qp->fetch_sends(rings_) > 0) activate(*qp);
   }
   return done;
 }
 
 int Engine::poll_doorbells() {
   int done = 0;
+  first_rung_qpn_ = 0;
   for (auto& [number, uar] : uars_) done += poll_uar(uar);
   if (done > 0) rung_at_ns_.store(parts_.now_ns, std::memory_order_relaxed);
   return done;

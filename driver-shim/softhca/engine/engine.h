@@ -71,10 +71,16 @@ class Engine : public Hca {
   [[nodiscard]] const char* check_invariants();
 
  private:
+  // A queue pair of a page, and the registers in which its doorbells were seen, a bit each.
+  struct Ringer {
+    QueuePair* qp = nullptr;
+    std::uint32_t registers = 0;
+  };
   struct Uar {
     std::byte* page = nullptr;
-    std::vector<QueuePair*> queue_pairs;
+    std::vector<Ringer> ringers;
     std::vector<DoorbellWrite> late;  // writes that the next poll finds
+    std::uint64_t newest_ring = 0;    // for a planted fault
   };
   struct SharedQueue {
     std::uint32_t pd = 0;
@@ -98,7 +104,7 @@ class Engine : public Hca {
   [[nodiscard]] QueuePair* find_qp(std::uint32_t qpn);
   void activate(QueuePair& qp);
   int poll_doorbells();
-  int take_rings(const Uar& uar);
+  int take_rings(Uar& uar);
   int poll_uar(Uar& uar);
   void spoil_copies(Uar& uar);
   void note_bad_doorbell(std::uint64_t value);
@@ -124,6 +130,7 @@ class Engine : public Hca {
   std::unordered_map<std::uint32_t, std::unique_ptr<QueuePair>> qps_;
   QueuePair* last_found_ = nullptr;   // the queue pair of the last packet, often also the next one's
   std::vector<DoorbellWrite> rings_;  // of the page being polled
+  std::uint32_t first_rung_qpn_ = 0;  // of the poll that goes on; for a planted fault
   std::mt19937_64 spoils_;
   FairScheduler<QueuePair> scheduler_;  // queue pairs with something to send, to wait for or to flush
   LinkClock link_;

@@ -135,7 +135,7 @@ Errno Engine::remove_uar(std::uint32_t uar) {
   const std::scoped_lock lock(mutex_);
   const auto found = uars_.find(uar);
   if (found == uars_.end()) return EINVAL;
-  if (!found->second.queue_pairs.empty()) return EBUSY;
+  if (!found->second.ringers.empty()) return EBUSY;
   uars_.erase(found);
   return 0;
 }
@@ -243,7 +243,7 @@ ErrnoOr<std::uint32_t> Engine::create_qp(const QueuePairSpec& spec) {
   ReceiveQueue* shared = spec.srqn == 0 ? nullptr : &srqs_.at(spec.srqn).queue;
   auto qp = std::make_unique<QueuePair>(qpn, spec, parts_, *cqs_.at(spec.send_cqn),
                                         *cqs_.at(spec.receive_cqn), shared);
-  uars_.at(spec.uar).queue_pairs.push_back(qp.get());
+  uars_.at(spec.uar).ringers.push_back({qp.get()});
   qps_.emplace(qpn, std::move(qp));
   return qpn;
 }
@@ -281,7 +281,7 @@ Errno Engine::destroy_qp(std::uint32_t qpn) {
   finish_step();     // an ACK may be pending, and an arrived packet may name the queue pair
   add_counters(closed_, qp->counters());
   scheduler_.remove(*qp);
-  std::erase(uars_.at(qp->spec().uar).queue_pairs, qp);
+  std::erase_if(uars_.at(qp->spec().uar).ringers, [qp](const Ringer& ringer) { return ringer.qp == qp; });
   last_found_ = nullptr;
   qps_.erase(qpn);
   return 0;

@@ -21,6 +21,7 @@
 #include "driver-shim/softhca/transport/rc.h"
 #include "driver-shim/softhca/wire/wire.h"
 #include "proto/byte_order.h"
+#include "proto/doorbell_kind.h"
 #include "proto/mlx5/umr.h"
 
 namespace gdx::softhca {
@@ -62,6 +63,8 @@ struct HcaConfig {
   bool infiniband = false;
   OrderRule data_order = OrderRule::kChosen;
   bool strict = false;  // refuses requests that some ConnectX refuses; set in all tests
+  // kUnread: a doorbell's WQEs are fetched though the record comes later, and no read of it is counted.
+  RecordUse record = RecordUse::kRead;
   // Probability that a BlueFlame copy comes late, comes torn, or does not come; by the wire's seed.
   double spoiled_copies = 0;
 };
@@ -220,7 +223,8 @@ struct QpAttributes {
 // are `cqes` and `doorbells`. Not counted, because undocumented: prefetching of WQEs, reads of receive and
 // completion queues' records, address translation.
 struct PcieCounters {
-  std::uint64_t record_reads = 0;       // of send queues: one for a doorbell that did not bring the next WQE
+  // Of send queues: one for a doorbell that did not bring the next WQE. None where records are unread.
+  std::uint64_t record_reads = 0;
   std::uint64_t wqe_reads = 0;          // send WQEs fetched from a ring
   std::uint64_t receive_wqe_reads = 0;  // receive WQEs
   std::uint64_t payload_reads = 0;      // one for each extent of host memory of each packet, resent ones too

@@ -136,7 +136,10 @@ std::optional<std::uint64_t> MemoryAccess::execute(std::uint32_t rkey, std::uint
   if (target.paged) [[unlikely]]
     return execute_by_copies(target, operation);
   if (!memory_.foreign.empty()) [[unlikely]] {
-    if (memory_.foreign.find(target.at) != nullptr) return execute_by_copies(target, operation);
+    if (memory_.foreign.find(target.at) != nullptr) {
+      if (planted_fault == PlantedFault::kNoGpuAtomics) return std::nullopt;
+      return execute_by_copies(target, operation);
+    }
     memory_.foreign.synchronize();
   }
   acquire_from_mappings(Toward::kPeers);

@@ -33,10 +33,14 @@ enum class PlantedFault : std::uint8_t {
   kForceRelax,  // PCI_WR_ORDERING is force_relax: a WRITE of more than 8 B lands a step late, after a signal
   kRails,       // HCAs with an even and with an odd address do not reach each other
   kForeignGid,  // the interface of GID 1 is in another network namespace, with a number of one here
+  kMergedDoorbells,  // of doorbells for several queue pairs that come at once, one arrives
+  kDeafToRepeats,    // a doorbell that is as the one before is lost, even if the record came meanwhile
+  kNextIsLast,       // a doorbell without a length is taken to name the last WQE, not the next
+  kNoGpuAtomics,     // atomics on GPU memory, by address, end with a remote access error
 };
 
 // By the values of GDX_SOFTHCA_FAULT.
-inline constexpr std::array<std::pair<std::string_view, PlantedFault>, 22> kPlantedFaults{{
+inline constexpr std::array<std::pair<std::string_view, PlantedFault>, 26> kPlantedFaults{{
     {"no_device", PlantedFault::kNoDevice},
     {"port_down", PlantedFault::kPortDown},
     {"infiniband_port", PlantedFault::kInfiniBandPort},
@@ -59,6 +63,10 @@ inline constexpr std::array<std::pair<std::string_view, PlantedFault>, 22> kPlan
     {"force_relax", PlantedFault::kForceRelax},
     {"rails", PlantedFault::kRails},
     {"foreign_gid", PlantedFault::kForeignGid},
+    {"merged_doorbells", PlantedFault::kMergedDoorbells},
+    {"deaf_to_repeats", PlantedFault::kDeafToRepeats},
+    {"next_is_last", PlantedFault::kNextIsLast},
+    {"no_gpu_atomics", PlantedFault::kNoGpuAtomics},
 }};
 
 // Set before the first HCA is made, and read by all of them since. Threads: any, then.

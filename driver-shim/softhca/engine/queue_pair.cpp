@@ -62,7 +62,8 @@ QueuePair::QueuePair(std::uint32_t qpn, const QueuePairSpec& spec, HcaParts& hca
               .vectors = vectors_of(spec.type, hca.config),
               .ring = spec.send_ring,
               .blocks = spec.send_blocks,
-              .record = &spec.doorbell_record[mlx5::kSendRecord]},
+              .record = &spec.doorbell_record[mlx5::kSendRecord],
+              .record_use = hca.config.record},
              hca.foreign, hca.staging),
       pacer_(spec.type, states_.attributes(), hca.config, hca.windows, *hca.wire) {}
 
@@ -201,7 +202,7 @@ void QueuePair::flush_receives() {
 
 int QueuePair::fetch_sends(std::span<const DoorbellWrite> rings) {
   if (!states_.fetches() || spec_.send_blocks == 0) return 0;
-  const std::optional<std::uint16_t> announced = sends_.read_record();
+  const std::optional<std::uint16_t> announced = sends_.read_announced(rings);
   if (!announced) {
     if (states_.state() == QpState::kError) return 0;
     log::warn("{}: QP 0x{:x} announced more WQEs than its send queue holds; it is in error", hca_.config.name,

@@ -27,18 +27,28 @@ SendQueue::SendQueue(const Layout& layout, ForeignMemory& foreign, StagingAudit&
       staging_(staging),
       ring_copy_(foreign.find(layout.ring) != nullptr ? layout.blocks * mlx5::kWqeBasicBlockBytes : 0) {}
 
-// An unreadable record announces nothing.
-std::optional<std::uint16_t> SendQueue::read_record() {
+// Returns the record's count. An unreadable record announces nothing.
+std::uint16_t SendQueue::load_posted() const {
   Be32& record = *layout_.record;
   const auto* const at = reinterpret_cast<const std::byte*>(&record);
-  std::uint16_t posted = 0;
-  if (foreign_.empty() || foreign_.find(at) == nullptr) {
-    posted = static_cast<std::uint16_t>(load_record(record));
-  } else {
-    Be32 value = fetched_;
-    static_cast<void>(foreign_.load(reinterpret_cast<std::byte*>(&value), at, sizeof value));
-    acquire_from_mappings(Toward::kHca);
-    posted = static_cast<std::uint16_t>(std::uint32_t{value});
+  if (foreign_.empty() || foreign_.find(at) == nullptr)
+    return static_cast<std::uint16_t>(load_record(record));
+  Be32 value = fetched_;
+  static_cast<void>(foreign_.load(reinterpret_cast<std::byte*>(&value), at, sizeof value));
+  acquire_from_mappings(Toward::kHca);
+  return static_cast<std::uint16_t>(std::uint32_t{value});
+}
+
+std::optional<std::uint16_t> SendQueue::read_announced(std::span<const DoorbellWrite> rings) {
+  std::uint16_t posted = load_posted();
+  if (layout_.record_use == RecordUse::kUnread) {
+    const auto advance = [&posted](std::uint16_t to) {
+      if (static_cast<std::int16_t>(to - posted) > 0) posted = to;
+    };
+    advance(announced_);  // by doorbells that came before their record
+    for (const DoorbellWrite& ring : rings) {
+      if (ring.qpn() == layout_.qpn) advance(ring.end());
+    }
   }
   const auto outstanding = static_cast<std::uint16_t>(fetched_ - completed_);
   // Refuses a backward move too, because it is 2^16 less than it ahead.
@@ -106,7 +116,8 @@ void SendQueue::count(std::span<const DoorbellWrite> rings, const Fetched& fetch
   pcie.blueflame_wqes += static_cast<std::uint64_t>(fetched.copied);
   pcie.blueflame_torn += static_cast<std::uint64_t>(copies - fetched.copied);
   // Counts no record read for a WQE that came with its doorbell, because its index states the posted count.
-  if (fetched.taken > fetched.copied || named > fetched.copied) ++pcie.record_reads;
+  const bool asks = fetched.taken > fetched.copied || named > fetched.copied;
+  if (asks && layout_.record_use == RecordUse::kRead) ++pcie.record_reads;
 }
 
 bool SendQueue::hold(SendSlot& slot, const MemoryAccess& memory) {

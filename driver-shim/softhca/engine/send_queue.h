@@ -39,12 +39,15 @@ class SendQueue {
     const std::byte* ring = nullptr;
     std::uint32_t blocks = 0;  // WQEBBs, a power of two, or 0: no queue
     Be32* record = nullptr;
+    RecordUse record_use = RecordUse::kRead;
   };
   SendQueue(const Layout& layout, ForeignMemory& foreign, StagingAudit& staging);
 
-  // Reads the record. Returns the number of WQEBBs announced since the last call. nullopt: the record
-  // announces more than the ring holds, or has moved backwards.
-  [[nodiscard]] std::optional<std::uint16_t> read_record();
+  // Returns the number of WQEBBs announced since the last call, by the record; where records are unread also
+  // by those of `rings` that name this queue. The record counts there too, because an older doorbell may have
+  // overwritten a newer one. nullopt: more are announced than the ring holds, or the record has moved
+  // backwards.
+  [[nodiscard]] std::optional<std::uint16_t> read_announced(std::span<const DoorbellWrite> rings);
   [[nodiscard]] std::uint16_t announced() const { return announced_; }
   // Returns whether `ring` is this queue's, and older than the doorbell of the newest fetched WQE.
   [[nodiscard]] bool is_late(const DoorbellWrite& ring) const;
@@ -92,6 +95,7 @@ class SendQueue {
     return {ring_copy_.empty() ? layout_.ring : ring_copy_.data(),
             layout_.blocks * mlx5::kWqeBasicBlockBytes};
   }
+  [[nodiscard]] std::uint16_t load_posted() const;
   bool release(SendSlot& slot);
   void copy_ring();
   [[nodiscard]] const DoorbellWrite* find_copy(std::span<const DoorbellWrite> rings) const;

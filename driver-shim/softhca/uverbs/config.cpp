@@ -127,6 +127,12 @@ Result<void> read_congestion_control(const Environment& environment, CongestionC
   return read_name(environment, "GDX_SOFTHCA_CONGESTION_CONTROL", "dcqcn or none", kNames, control);
 }
 
+Result<void> read_record_use(const Environment& environment, RecordUse& use) {
+  static constexpr Names<RecordUse, 2> kNames{
+      {{name(RecordUse::kRead), RecordUse::kRead}, {name(RecordUse::kUnread), RecordUse::kUnread}}};
+  return read_name(environment, "GDX_SOFTHCA_RECORD", "read or unread", kNames, use);
+}
+
 Result<void> read_planted_fault(const Environment& environment, PlantedFault& fault) {
   std::string names;
   for (const auto& [name, planted] : kPlantedFaults)
@@ -186,6 +192,7 @@ Result<Configuration> config_from(const Environment& environment, int pid) {
   GDX_TRY(read_carrier(environment, config.carrier));
   GDX_TRY(read_link_layer(environment, config.infiniband));
   GDX_TRY(read_data_order(environment, config.data_order));
+  GDX_TRY(read_record_use(environment, config.record));
   if (const char* const path = environment("GDX_SOFTHCA_PCAP"); path != nullptr) {
     config.udp.pcap_path = expand_pid(path, pid);
   }

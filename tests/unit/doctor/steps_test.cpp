@@ -29,7 +29,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 constexpr char kPeerMapping[] = "GDX_FAKE_CUDA_PEER_MAPPING";
-constexpr StepSizes kFew{20, 3, 4, 6, 5, 1, 2};
+constexpr StepSizes kFew{20, 4, 1'000'000, 3, 4, 6, 5, 1, 2};
 
 std::byte* seen_by_kernels(std::byte* on_gpu) {
   using Seen = void* (*)(std::uintptr_t);
@@ -58,6 +58,7 @@ std::string text_of(const std::string& step, const StepResult& result) {
       {" at 0x[0-9a-f]+", " at 0xA"},
       {"syndrome 0x[0-9a-f]{8}", "syndrome 0xS"},
       {"QP 0x[0-9a-f]+", "QP 0xQ"},
+      {"cqe: [0-9a-f]+", "cqe: C"},
       {"(no-such-host.invalid:7'): [^;\n]*", "$1: E"}};  // the resolver's words
   return masked(std::move(text), varying);
 }
@@ -244,6 +245,33 @@ TEST_F(Steps, put_that_is_refused_is_told_by_each_kernel) {
     EXPECT_EQ(kernels[i].second(pair->endpoint.handle(), job, &report), Status::kOk) << i;
     EXPECT_EQ(status_name(static_cast<Status>(report.status)), status_name(Status::kRemoteAccess)) << i;
   }
+}
+
+// Steps on HCAs that do otherwise than the others' tests have it, by their variables.
+class StepsOnOtherHcas : public Steps {
+ protected:
+  [[nodiscard]] std::string run(const char* step_name, const Gpu* gpu, const StepSizes& sizes = kFew) const {
+    const auto step = std::ranges::find(kernel_steps(), step_name, &KernelStep::name);
+    return text_of(step_name, step->run({*bench_.hca, gpu, sizes, [] {}, seen_by_kernels}));
+  }
+};
+
+TEST_F(StepsOnOtherHcas, no_gpu_atomics_fail_the_adds_alone) {
+  setenv("GDX_FAKE_CUDA_DMABUF", "0", 1);  // by address, which the HCA tells from memory of the host
+  const auto gpu = Gpu::open();
+  ASSERT_TRUE(gpu) << gpu.error().message;
+  expect_text("steps_no_gpu_atomics.txt", run("receiver-visibility", &*gpu) + run("shared-endpoint", &*gpu));
+}
+
+TEST_F(StepsOnOtherHcas, unread_records_let_puts_go_before_them) {
+  StepSizes patient = kFew;
+  patient.record_late_ns = 60'000'000'000;  // ends with the put
+  expect_text("steps_unread_records.txt",
+              run("gpu-doorbells", nullptr, patient) + run("doorbells-backwards", nullptr));
+}
+
+TEST_F(StepsOnOtherHcas, next_is_last_fails_where_the_next_one_is_named) {
+  expect_text("steps_next_is_last.txt", run("gpu-doorbells", nullptr));
 }
 
 TEST(PartResults, part_that_fails_decides_whatever_was_not_tried) {

@@ -69,7 +69,7 @@ TEST_F(SendQueueTest, wqes_get_slots_in_the_order_of_the_ring_across_the_wrap_of
   for (std::uint32_t index = 0; index < 0x20000; ++index) {
     put(static_cast<std::uint16_t>(index));
     record_ = static_cast<std::uint16_t>(index + 1);
-    ASSERT_EQ(queue_.read_record(), 1u);
+    ASSERT_EQ(queue_.read_announced({}), 1u);
     ASSERT_EQ(fetch().taken, 1);
     ASSERT_EQ(queue_.front().wqe_counter, static_cast<std::uint16_t>(index));
     ASSERT_STREQ(queue_.check_invariants(), nullptr);
@@ -81,24 +81,24 @@ TEST_F(SendQueueTest, wqes_get_slots_in_the_order_of_the_ring_across_the_wrap_of
 TEST_F(SendQueueTest, record_announces_no_more_than_the_ring_holds_and_never_less_than_before) {
   for (std::uint16_t index = 0; index < kBlocks; ++index) put(index);
   record_ = kBlocks + 1;
-  EXPECT_EQ(queue_.read_record(), std::nullopt);
+  EXPECT_EQ(queue_.read_announced({}), std::nullopt);
   record_ = kBlocks;
-  EXPECT_EQ(queue_.read_record(), kBlocks);
-  EXPECT_EQ(queue_.read_record(), 0u);
+  EXPECT_EQ(queue_.read_announced({}), kBlocks);
+  EXPECT_EQ(queue_.read_announced({}), 0u);
   EXPECT_EQ(fetch().taken, int{kBlocks});
   record_ = kBlocks + 1;
-  EXPECT_EQ(queue_.read_record(), std::nullopt) << "no slot has completed";
+  EXPECT_EQ(queue_.read_announced({}), std::nullopt) << "no slot has completed";
   EXPECT_TRUE(complete());
-  EXPECT_EQ(queue_.read_record(), 1u);
+  EXPECT_EQ(queue_.read_announced({}), 1u);
   record_ = kBlocks - 1;
-  EXPECT_EQ(queue_.read_record(), std::nullopt) << "backwards";
+  EXPECT_EQ(queue_.read_announced({}), std::nullopt) << "backwards";
   EXPECT_STREQ(queue_.check_invariants(), nullptr);
 }
 
 TEST_F(SendQueueTest, copy_in_a_doorbell_saves_the_read_of_its_wqe_and_of_the_record) {
   put(0);
   record_ = 1;
-  ASSERT_EQ(queue_.read_record(), 1u);
+  ASSERT_EQ(queue_.read_announced({}), 1u);
   const std::array whole{ring(0)};
   const SendQueue::Fetched copied = fetch(whole);
   EXPECT_EQ(copied.taken, 1);
@@ -110,7 +110,7 @@ TEST_F(SendQueueTest, copy_in_a_doorbell_saves_the_read_of_its_wqe_and_of_the_re
 
   put(1);
   record_ = 2;
-  ASSERT_EQ(queue_.read_record(), 1u);
+  ASSERT_EQ(queue_.read_announced({}), 1u);
   std::array torn{ring(1)};
   torn[0].tear();
   queue_.count(torn, fetch(torn), pcie_);
@@ -123,7 +123,7 @@ TEST_F(SendQueueTest, wqe_whose_own_doorbell_is_still_to_come_waits_for_it) {
   put(0);
   put(1);
   record_ = 2;
-  ASSERT_EQ(queue_.read_record(), 2u);
+  ASSERT_EQ(queue_.read_announced({}), 2u);
   const std::array first{ring(0)};
   const std::array second{ring(1)};
   EXPECT_EQ(fetch(first).taken, 1);
@@ -138,7 +138,7 @@ TEST_F(SendQueueTest, slot_holds_the_device_memory_that_it_gathers_from_until_it
   put(1, 64);
   put(2, 8);
   record_ = 3;
-  ASSERT_EQ(queue_.read_record(), 3u);
+  ASSERT_EQ(queue_.read_announced({}), 3u);
   ASSERT_EQ(fetch().taken, 3);
   EXPECT_TRUE(queue_.hold(queue_[0], memory_));
   EXPECT_TRUE(queue_.hold(queue_[1], memory_));
@@ -155,7 +155,7 @@ TEST_F(SendQueueTest, invariants_find_a_slot_that_is_left_out_and_a_hold_that_is
   put(0);
   put(1);
   record_ = 2;
-  ASSERT_EQ(queue_.read_record(), 2u);
+  ASSERT_EQ(queue_.read_announced({}), 2u);
   SendQueue::Fetched fetched;
   ASSERT_TRUE(queue_.fetch({}, fetched, wqe_));
   EXPECT_STREQ(queue_.check_invariants(), "the slots are not the WQEs fetched and not completed");

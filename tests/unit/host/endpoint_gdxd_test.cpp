@@ -81,6 +81,9 @@ TEST_F(OfGdxd, calls_on_an_endpoint_reach_gdxd) {
   EXPECT_EQ(refused.error().message,
             "unsafe_push_without_credits would damage other processes' payload in gdxd's pool: set "
             "GDX_DAEMON=off");
+  EXPECT_EQ(
+      create({.shares_doorbell_page = true}).error().message,
+      "shares_doorbell_page would show this process a page of gdxd's other clients: set GDX_DAEMON=off");
   EXPECT_FALSE(serves_elsewhere());
   {
     auto first = create({.slot_count = 4, .bounce_slot_count = 4});

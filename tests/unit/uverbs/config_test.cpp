@@ -110,6 +110,7 @@ std::vector<std::string> members_of(const Configuration& all) {
           fmt::format("infiniband {}", first.infiniband),
           fmt::format("data_order {}", static_cast<int>(first.data_order)),
           fmt::format("strict {}", first.strict),
+          fmt::format("record {}", name(first.record)),
           fmt::format("spoiled_copies {}", first.spoiled_copies)};
 }
 
@@ -202,6 +203,7 @@ TEST(Config, each_choice_is_either_value_and_nothing_else) {
        {"chosen=0", "kept=1", "any=2"},
        {"ANY", "forced"},
        "chosen, kept or any"},
+      {"GDX_SOFTHCA_RECORD", "record", {"read=read", "unread=unread"}, {"0", "none"}, "read or unread"},
       {"GDX_SOFTHCA_CONGESTION_CONTROL",
        "congestion_control",
        {"none=0", "dcqcn=1"},
