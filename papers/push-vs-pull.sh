@@ -118,6 +118,7 @@ at() {
   for path in PIX SYS; do
     at "queues in host memory, $path" --path "$path" --queues host
     at "plain doorbells, $path" --path "$path" --queues gpu --doorbell plain
+    at "plain doorbells, records unread, $path" --path "$path" --queues gpu --doorbell plain --record unread
     at "plain doorbells and queues in host memory, $path" --path "$path" --queues host --doorbell plain
     at "fences cost nothing, $path" --queues gpu --path "$path" --order-ns 0
   done
@@ -177,7 +178,7 @@ PYTHON
 }
 {
   echo "modelled, virtual time: production code (delivered_ns, Gb/s) beside the tables of gdx model, queues in GPU memory," \
-    "fences free; - where more messages a second than were published"
+    "fences free, records read; - where more messages a second than were published"
   printf '%-5s %3s %-9s %-10s %9s %13s %13s %10s %10s\n' path gen doorbell mode bytes delivered_ns table_ns Gb/s table_Gb/s
   for path in PIX PXB PHB NODE SYS; do compare "$path" 5 blueflame; done
   for generation in 3 4 6; do

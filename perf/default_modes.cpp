@@ -25,9 +25,9 @@ Result<std::string> compare(DoorbellKind doorbell, Placement queues, PathClass p
 int print_all() {
   fmt::print(
       "modelled: what auto takes without a calibration, by doorbell, by path, by where queues are and by\n"
-      "what an endpoint has. excess: its cost beyond the best table's by the same figures, the mean over "
-      "all\n"
-      "sizes.\n\n");
+      "what an endpoint has. Doorbells without their work request have records read. excess: its cost "
+      "beyond\n"
+      "the best table's by the same figures, the mean over all sizes.\n\n");
   fmt::print("{:<9} {:<5} {:<6} {:<12} {:>7}  {}\n", "doorbell", "path", "queues", "slots", "excess",
              "default; the best table");
   for (const DoorbellKind doorbell : perf::kDoorbells) {

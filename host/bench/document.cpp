@@ -35,6 +35,7 @@ struct Series {
   std::uint64_t stalls = 0;
   std::uint64_t retransmissions = 0;
   double pcie_reads = 0;
+  double pcie_record_reads = 0;
   double pcie_writes = 0;
   bool has_pcie = true;
   std::uint64_t checked_bytes = 0;
@@ -66,6 +67,7 @@ void add_sample(Series& series, const Json& sample) {
   series.has_pcie = series.has_pcie && sample.at("pcie_reads").is_number();
   if (series.has_pcie) {
     series.pcie_reads += sample.at("pcie_reads").get<double>();
+    series.pcie_record_reads += sample.at("pcie_record_reads").get<double>();
     series.pcie_writes += sample.at("pcie_writes").get<double>();
   }
   series.checked_bytes += sample.at("checked_bytes").get<std::uint64_t>();
@@ -139,6 +141,8 @@ Json row_json(const Case& item, const Series& series, const std::string& label) 
   const bool counted = series.has_pcie;
   row["pcie_counted_by"] = counted ? Json("the software HCA") : Json(nullptr);
   row["pcie_reads_per_message"] = counted ? Json(rounded(series.pcie_reads / posted)) : Json(nullptr);
+  row["pcie_record_reads_per_message"] =
+      counted ? Json(rounded(series.pcie_record_reads / posted)) : Json(nullptr);
   row["pcie_writes_per_message"] = counted ? Json(rounded(series.pcie_writes / posted)) : Json(nullptr);
   row["bytes_verified"] = series.checked_bytes - series.bad_bytes;
   row["bad_bytes"] = series.bad_bytes;
@@ -384,9 +388,10 @@ Json make_document(const Plan& plan, const std::vector<Case>& cases, const std::
 
 void add_modelled(Json& document, const Json& model) {
   const std::string label =
-      fmt::format("modelled by gdx model: {}, PCIe {} x{}, {} platform", model.at("path").get<std::string>(),
-                  model.at("generation").get<int>(), model.at("lanes").get<int>(),
-                  model.at("platform").get<std::string>());
+      fmt::format("modelled by gdx model: {}, PCIe {} x{}, {} platform, {} doorbells, records {}",
+                  model.at("path").get<std::string>(), model.at("generation").get<int>(),
+                  model.at("lanes").get<int>(), model.at("platform").get<std::string>(),
+                  model.at("doorbell").get<std::string>(), model.at("record").get<std::string>());
   for (const Json& row : model.at("rows")) {
     // The model withholds rates that no NIC is known to serve.
     const Json& rate = row.at("messages_per_s");

@@ -342,6 +342,7 @@ std::string csv(const Json& document) {
                                                    "/credit_stalls",
                                                    "/retransmissions",
                                                    "/pcie_reads_per_message",
+                                                   "/pcie_record_reads_per_message",
                                                    "/pcie_writes_per_message",
                                                    "/pcie_counted_by",
                                                    "/bytes_verified",

@@ -136,6 +136,7 @@ std::string measured_tables(const Json& document) {
                                       {"rank 1", "cpu_us_per_message/rank_1"},
                                       {"stalls", "credit_stalls"},
                                       {"PCIe reads", "pcie_reads_per_message"},
+                                      {"of records", "pcie_record_reads_per_message"},
                                       {"writes", "pcie_writes_per_message"},
                                       {"counted by", "pcie_counted_by"},
                                       {"bytes verified", "bytes_verified"},

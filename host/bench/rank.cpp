@@ -54,6 +54,7 @@ struct Counters {
   std::uint64_t stalls;
   std::uint64_t retransmissions;
   std::uint64_t pcie_reads;
+  std::uint64_t pcie_record_reads;
   std::uint64_t pcie_writes;
   bool has_pcie;
 };
@@ -71,10 +72,11 @@ std::uint64_t sum_of(const Hca& hca, std::initializer_list<const char*> names, b
 Counters read_counters(const Hca& hca, const std::vector<Endpoint>& endpoints) {
   Counters now{};
   now.has_pcie = true;
-  now.pcie_reads = sum_of(hca,
-                          {"softhca_pcie_record_reads", "softhca_pcie_wqe_reads",
-                           "softhca_pcie_receive_wqe_reads", "softhca_pcie_payload_reads"},
-                          now.has_pcie);
+  now.pcie_record_reads = sum_of(hca, {"softhca_pcie_record_reads"}, now.has_pcie);
+  now.pcie_reads =
+      now.pcie_record_reads +
+      sum_of(hca, {"softhca_pcie_wqe_reads", "softhca_pcie_receive_wqe_reads", "softhca_pcie_payload_reads"},
+             now.has_pcie);
   now.pcie_writes =
       sum_of(hca, {"softhca_pcie_payload_writes", "softhca_pcie_doorbell_writes", "softhca_pcie_cqe_writes"},
              now.has_pcie);
@@ -448,6 +450,7 @@ Share Rank::Impl::share_of(const Load& load, const Counters& before) const {
   spent.stalls -= before.stalls;
   spent.retransmissions -= before.retransmissions;
   spent.pcie_reads -= before.pcie_reads;
+  spent.pcie_record_reads -= before.pcie_record_reads;
   spent.pcie_writes -= before.pcie_writes;
   Share share{0, 0, 0, spent, 0, 0, 0};
   const bool answers = load.latency && load.operation == Operation::kPutSignal;
@@ -586,9 +589,10 @@ Result<Sample> Rank::run(World& world, const Case& item, std::uint64_t messages,
     sample.dropped_bad_bytes += share.dropped_bad_bytes;
   }
   if (std::ranges::all_of(shares, has_pcie)) {
-    sample.pcie_reads = sample.pcie_writes = 0;
+    sample.pcie_reads = sample.pcie_record_reads = sample.pcie_writes = 0;
     for (const Share& share : shares) {
       *sample.pcie_reads += share.spent.pcie_reads;
+      *sample.pcie_record_reads += share.spent.pcie_record_reads;
       *sample.pcie_writes += share.spent.pcie_writes;
     }
   }

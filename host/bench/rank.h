@@ -33,7 +33,8 @@ struct Sample {
   std::uint64_t posted = 0;           // messages, answers included
   std::uint64_t credit_stalls = 0;
   std::uint64_t retransmissions = 0;
-  std::optional<std::uint64_t> pcie_reads;  // that a ConnectX would have needed; none: not counted
+  std::optional<std::uint64_t> pcie_reads;         // that a ConnectX would have needed; none: not counted
+  std::optional<std::uint64_t> pcie_record_reads;  // of pcie_reads, those of doorbell records
   std::optional<std::uint64_t> pcie_writes;
   std::uint64_t checked_bytes = 0;
   std::uint64_t bad_bytes = 0;

@@ -40,6 +40,7 @@ Json to_json(std::size_t index, std::uint32_t round, const Sample& sample) {
           {"occupancy", std::move(occupancy)},
           {"retransmissions", sample.retransmissions},
           {"pcie_reads", sample.pcie_reads ? Json(*sample.pcie_reads) : Json(nullptr)},
+          {"pcie_record_reads", sample.pcie_record_reads ? Json(*sample.pcie_record_reads) : Json(nullptr)},
           {"pcie_writes", sample.pcie_writes ? Json(*sample.pcie_writes) : Json(nullptr)},
           {"checked_bytes", sample.checked_bytes},
           {"bad_bytes", sample.bad_bytes}};

@@ -102,7 +102,7 @@ PYTHON
     run 100 "$gdx" bench put_bw -s 8 --modes push "${few[@]}" --format nccl-tests
     expect_status 0 && expect '^ +8 +8 +uint8 +none +-1 .* 0 +N/A'
     run 100 "$gdx" bench put_bw -s 8 --modes push,auto "${few[@]}" --model PHB,SYS
-    expect_status 0 && expect '^modelled by gdx model: SYS, PCIe 5 x16, generic platform$' && expect '^measured on '
+    expect_status 0 && expect '^modelled by gdx model: SYS, PCIe 5 x16, generic platform, blueflame doorbells, records read$' && expect '^measured on '
     # A missing gdx_model is told, and what was measured is kept.
     mkdir "$folder/alone"
     cp "$gdx" "$(dirname "$gdx")/../bench/gdx_bench" "$folder/alone"

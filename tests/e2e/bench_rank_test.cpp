@@ -80,7 +80,8 @@ class BenchRank : public ::testing::Test {
     const auto counters_of = [&rank] {
       return must(joined->allgather_value(
           std::array{count_of(rank, {"record_reads", "wqe_reads", "receive_wqe_reads", "payload_reads"}),
-                     count_of(rank, {"payload_writes", "doorbell_writes", "cqe_writes"})},
+                     count_of(rank, {"payload_writes", "doorbell_writes", "cqe_writes"}),
+                     count_of(rank, {"record_reads"})},
           kLongNs));
     };
     const auto before = counters_of();
@@ -92,6 +93,7 @@ class BenchRank : public ::testing::Test {
       return after[0][i] + after[1][i] - before[0][i] - before[1][i];
     };
     EXPECT_LE(sample.pcie_reads.value_or(0), passed(0)) << key_of(item);
+    EXPECT_LE(sample.pcie_record_reads.value_or(0), passed(2)) << key_of(item);
     EXPECT_LE(sample.pcie_writes.value_or(0), passed(1)) << key_of(item);
     double rate = 0;
     const auto elapsed_ns = must(joined->allgather_value(sample.elapsed_ns, kLongNs));

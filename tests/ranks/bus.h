@@ -16,6 +16,7 @@ struct BusConfig {
   pcie::Platform platform = pcie::kGeneric;
   PathClass path = PathClass::kPix;
   pcie::QueuePlacement queues = pcie::QueuePlacement::kHost;
+  RecordUse record = RecordUse::kRead;  // as pcie::WorldConfig
   std::uint32_t nic_ns = 150;  // [guessed] a NIC's pipeline, per message and direction, as pcie::WorldConfig
 };
 
@@ -44,8 +45,10 @@ class Bus {
   void gpu_rings(std::uint64_t bytes, Done done) {
     write(pcie::kGpuNode, pcie::kNicNode, bytes, pcie::Purpose::kDoorbell, std::move(done));
   }
-  // As pcie/world/modes.h has it: a doorbell that brought no WQE costs a read of the record before that.
+  // As pcie/world/modes.h has it: a doorbell that brought no WQE costs a read of the record before that,
+  // where records are read.
   void nic_fetches_record(Done done) {
+    if (config_.record == RecordUse::kUnread) return done();
     read(queue_node(), sizeof(std::uint32_t), pcie::Purpose::kRecord, std::move(done));
   }
   void nic_fetches_wqes(std::uint64_t bytes, Done done) {

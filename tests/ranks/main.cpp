@@ -99,6 +99,7 @@ struct Options {
   unsigned generation = 0;
   std::string queues = "host";
   std::string doorbell = "blueflame";
+  std::string record = "read";
   std::optional<std::uint32_t> order_ns;
   bool point = false;
   bool loggp = false;
@@ -168,6 +169,7 @@ int print_point(const Options& options) {
   print_figures({{"label", kModelled},
                  {"mode", pcie::name(options.simulation.mode)},
                  {"doorbell", options.doorbell},
+                 {"record", options.record},
                  {"path", options.path},
                  {"message_bytes", options.simulation.message_bytes},
                  {"delivered_ns", *delivered_ns},
@@ -184,6 +186,7 @@ void choose_bus(Options& options) {
   bus.path = *path;
   if (options.generation != 0)
     bus.platform.link.generation = static_cast<pcie::Generation>(options.generation);
+  bus.record = record_use_of(options.record).value_or(bus.record);
   bus.queues = options.queues == "gpu" ? pcie::QueuePlacement::kGpu : pcie::QueuePlacement::kHost;
   options.simulation.bus = bus;
 }
@@ -248,6 +251,10 @@ void add_options(command_line::Command app, Options& options) {
       .needs(path);
   app.add_option("--doorbell", options.doorbell, "plain or blueflame; with --path (blueflame)")
       .check(one_of({"plain", "blueflame"}))
+      .needs(path);
+  app.add_option("--record", options.record,
+                 "Doorbell records that a plain doorbell has read or unread; with --path (read)")
+      .check(one_of({"read", "unread"}))
       .needs(path);
   const auto goal =
       app.add_option("--goal", options.goal_path,

@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <malloc.h>
@@ -262,13 +263,14 @@ TEST(Bus, every_mode_moves_every_word_over_every_path) {
   }
 }
 
-using ReadsOfModes = testing::TestWithParam<std::tuple<pcie::Mode, pcie::DoorbellKind>>;
+using ReadsOfModes = testing::TestWithParam<std::tuple<pcie::Mode, pcie::DoorbellKind, RecordUse>>;
 
 // Four endpoints send 16 messages each.
 TEST_P(ReadsOfModes, are_those_of_the_table) {
-  const auto [mode, doorbell] = GetParam();
+  const auto [mode, doorbell, record] = GetParam();
   for (const std::uint64_t bytes : {8, 200}) {
     SimulationConfig config = across(PathClass::kSys, mode, doorbell);
+    config.bus->record = record;
     config.message_bytes = bytes;
     config.pattern = Pattern::kStream;
     config.one_way = true;
@@ -276,6 +278,7 @@ TEST_P(ReadsOfModes, are_those_of_the_table) {
     table.path = PathClass::kSys;
     table.queues = pcie::QueuePlacement::kGpu;
     table.doorbell = doorbell;
+    table.record = record;
     const auto expected = pcie::measure_latency(table, mode, bytes).counters.reads;
     const Report report = run(config);
     const auto& reads = report.pcie.reads;
@@ -291,11 +294,12 @@ TEST_P(ReadsOfModes, are_those_of_the_table) {
 INSTANTIATE_TEST_SUITE_P(Bus, ReadsOfModes,
                          testing::Combine(testing::Values(pcie::Mode::kPull, pcie::Mode::kPush,
                                                           pcie::Mode::kInline, pcie::Mode::kBounce),
-                                          testing::ValuesIn(kDoorbellKinds)),
+                                          testing::ValuesIn(kDoorbellKinds),
+                                          testing::Values(RecordUse::kRead, RecordUse::kUnread)),
                          [](const auto& test) {
-                           std::string mode(pcie::name(std::get<0>(test.param)));
-                           std::ranges::replace(mode, '-', '_');
-                           return mode + "_" + std::string(pcie::name(std::get<1>(test.param)));
+                           const auto& [mode, doorbell, record] = test.param;
+                           return fmt::format("{}_{}_{}", pcie::name(mode), pcie::name(doorbell),
+                                              name(record));
                          });
 
 // The NIC reads payload that the GPU stored into host memory from there: as often as a pull, but never from

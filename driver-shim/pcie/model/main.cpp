@@ -43,6 +43,9 @@ void add_options(command_line::Command app, ModelOptions& options) {
   app.add_option("--queues", options.queues, "Where rings and records lie: host or gpu (host)");
   app.add_option("--doorbell", options.doorbell,
                  "plain, or blueflame: a work request of one block comes with it (blueflame)");
+  app.add_option(
+      "--record", options.record,
+      "Doorbell records, for doorbells without their work request: the NIC has them read or unread (read)");
   app.add_option("--wire-gbps", options.wire_gbps, "Rate of the wire in Gb/s (400)").check(real(1, 10'000));
   app.add_option("--wire-latency-ns", options.wire_latency_ns, "Latency of the wire, one way (800)")
       .check(whole(1, kMaxNs));

@@ -83,6 +83,9 @@ Result<void> apply(const ModelOptions& options, WorldConfig& world) {
   const auto doorbell = doorbell_kind_of(options.doorbell);
   if (!doorbell) return refuse(fmt::format("--doorbell: '{}': use plain or blueflame", options.doorbell));
   world.doorbell = *doorbell;
+  const auto record = record_use_of(options.record);
+  if (!record) return refuse(fmt::format("--record: '{}': use read or unread", options.record));
+  world.record = *record;
   world.queues = options.queues == "gpu" ? QueuePlacement::kGpu : QueuePlacement::kHost;
   return {};
 }

@@ -20,6 +20,7 @@ struct ModelOptions {
   std::vector<std::uint64_t> sizes_bytes;  // empty: 8 B to 16 MiB
   std::string queues = "host";
   std::string doorbell = "blueflame";
+  std::string record = "read";
   double wire_gbps = 400;
   unsigned wire_latency_ns = 0;  // 0: the model's own
   unsigned store_bytes = 0;

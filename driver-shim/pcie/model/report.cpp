@@ -77,12 +77,12 @@ Report run_model(const ModelRequest& request) {
 std::string heading(const WorldConfig& world) {
   const Platform& platform = world.platform;
   return fmt::format(
-      "modelled: {}, {} path, Gen{} x{}, MPS {} B, GPU stores of {} B, queues in {} memory, {}, {} Gb/s "
-      "wire{}",
+      "modelled: {}, {} path, Gen{} x{}, MPS {} B, GPU stores of {} B, queues in {} memory, {}, records {}, "
+      "{} Gb/s wire{}",
       platform.name, name(world.path), static_cast<int>(platform.link.generation), platform.link.lanes,
       platform.link.mps_bytes, platform.gpu_store_bytes,
       world.queues == QueuePlacement::kGpu ? "GPU" : "host",
-      kind_rung(world) == DoorbellKind::kBlueFlame ? "BlueFlame" : "plain doorbells",
+      kind_rung(world) == DoorbellKind::kBlueFlame ? "BlueFlame" : "plain doorbells", name(world.record),
       world.wire.bits_per_s / 1e9, world.batch == 1 ? "" : fmt::format(", batches of {} puts", world.batch));
 }
 
@@ -144,6 +144,7 @@ std::string to_json(const Report& report) {
                {"gpu_store_bytes", world.platform.gpu_store_bytes},
                {"queues", world.queues == QueuePlacement::kGpu ? "gpu" : "host"},
                {"doorbell", std::string(name(kind_rung(world)))},
+               {"record", std::string(name(world.record))},
                {"wire_gbps", world.wire.bits_per_s / 1e9},
                {"mtu_bytes", world.wire.mtu_bytes},
                {"peer_read_lines", world.platform.root.peer_read_lines},

@@ -3,11 +3,9 @@
 //
 // They are a model of what device/impl/put.h and an mlx5 NIC do, not that code itself.
 // Source: docs/device.md, "Ordering"; what a NIC fetches: the doorbell record and its WQE,
-// unless BlueFlame carried that, and what the WQE points to. The record, because a plain doorbell does not
-// say how far the queue is filled: libmlx5 rings with the index of the last WQE, NVSHMEM with that of the
-// next. A NIC may go without the record only where the queue was made so. Source: send_dbr_mode NO_DBR in
-// rdma-core's mlx5 DevX tests; DOCA GPUNetIO. [guessed] It reads the record first and the WQE after that;
-// nobody published it.
+// unless BlueFlame carried that, and what the WQE points to. [guessed] It reads the record first and the WQE
+// after that. It may go by the doorbell's index instead: DOCA GPUNetIO and UCX ring before they store the
+// record, and again after it. Nobody published it, so WorldConfig::record chooses.
 #pragma once
 
 #include <array>
@@ -40,6 +38,7 @@ inline constexpr std::uint32_t kFlagBytes = 8;
 using gdx::doorbell_kind_of;
 using gdx::DoorbellKind;
 using gdx::name;
+using gdx::RecordUse;
 
 enum class Actor : std::uint8_t { kGpu, kNic, kCpu };
 
@@ -47,7 +46,7 @@ enum class Verb : std::uint8_t {
   kStore,  // a posted write; the actor goes on at once, another actor's next step waits for its arrival
   kRing,   // a posted write like kStore, as the batch's doorbells demand
   kLoad,   // a read; the next step waits for its completion
-  kFetch,  // a read as kLoad; left out if the doorbell brought its content
+  kFetch,  // a read as kLoad; left out if the doorbell brought its content, or for a record that is unread
   kOrder,  // the GPU's release before what follows: at the scope that reaches the place
   kOrderFetched,  // as kOrder, for what kFetch reads; left out where kFetch is
   kNotice,        // the CPU comes round to looking

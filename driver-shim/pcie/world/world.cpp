@@ -184,7 +184,10 @@ void World::take_step(BatchId id, TimePs now) {
     case Verb::kStore: return store(id, step, now);
     case Verb::kRing: return ring(id, step, now);
     case Verb::kLoad: return load(id, step, now);
-    case Verb::kFetch: return is_brought(batches_[id]) ? step_done(id, now) : load(id, step, now);
+    case Verb::kFetch: {
+      const bool unread = step.purpose == Purpose::kRecord && config_.record == RecordUse::kUnread;
+      return unread || is_brought(batches_[id]) ? step_done(id, now) : load(id, step, now);
+    }
     case Verb::kOrder: return order(id, step, now);
     case Verb::kOrderFetched: return is_brought(batches_[id]) ? step_done(id, now) : order(id, step, now);
     case Verb::kNotice:

@@ -61,7 +61,8 @@ struct WorldConfig {
   PathClass path = PathClass::kPix;  // on both sides
   QueuePlacement queues = QueuePlacement::kHost;
   DoorbellKind doorbell =
-      DoorbellKind::kBlueFlame;  // with the fewest reads; endpoints ring plainly by default
+      DoorbellKind::kBlueFlame;         // with the fewest reads; endpoints ring plainly by default
+  RecordUse record = RecordUse::kRead;  // for a doorbell that brings no WQE. [guessed]
   Wire wire;
   Staging staging;
   Bounce bounce;

@@ -37,6 +37,7 @@ TEST(Document, figures_are_those_of_the_rounds) {
   EXPECT_EQ(pull["cpu_us_per_message"]["rank_0"], 1);
   EXPECT_EQ(pull["cpu_us_per_message"]["rank_1"], 2);
   EXPECT_EQ(pull["pcie_reads_per_message"], 2);
+  EXPECT_EQ(pull["pcie_record_reads_per_message"], 1);
   EXPECT_EQ(pull["pcie_writes_per_message"], 3);
   EXPECT_EQ(pull["credit_stalls"], 21);
   EXPECT_EQ(pull["occupancy"].dump(), R"({"us":[0.0,350.0],"leased_slots":[1,16],"in_flight":[0,9]})")
@@ -142,13 +143,17 @@ TEST(Document, run_that_was_cut_off_keeps_what_was_measured_and_says_so) {
 TEST(Document, modelled_figures_are_a_series_of_their_own) {
   Json document = sample_document();
   const Json measured = document["rows"];
-  add_modelled(document, Json::parse(R"({"path":"PHB","generation":5,"lanes":16,"platform":"generic","rows":[
+  add_modelled(
+      document,
+      Json::parse(
+          R"({"path":"PHB","generation":5,"lanes":16,"platform":"generic","doorbell":"plain","record":"read","rows":[
       {"mode":"push","size_bytes":4096,"delivered_ns":1.0,"completed_ns":2345.678,"messages_per_s":2e6},
       {"mode":"pull","size_bytes":8,"delivered_ns":1.0,"completed_ns":1.0,"messages_per_s":null}]})"));
   EXPECT_EQ(document["rows"], measured);
   ASSERT_EQ(document["modelled"].size(), 2u);
   const Json& one = document["modelled"][0];
-  EXPECT_EQ(one["series"], "modelled by gdx model: PHB, PCIe 5 x16, generic platform");
+  EXPECT_EQ(one["series"],
+            "modelled by gdx model: PHB, PCIe 5 x16, generic platform, plain doorbells, records read");
   EXPECT_EQ(one["latency_us"], 2.346);
   EXPECT_EQ(one["gigabytes_per_s"], 8.192);
   EXPECT_TRUE(document["modelled"][1]["gigabytes_per_s"].is_null()) << "the model withholds the rate";

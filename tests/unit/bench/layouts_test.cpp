@@ -40,6 +40,7 @@ Json line_of(std::size_t index, int round, std::size_t ranks) {
           {"occupancy", {{0, turn, 1}, {50'000 * round, 16 + number, 90 + round}}},
           {"retransmissions", 5 * number},
           {"pcie_reads", 2900 * number + turn},
+          {"pcie_record_reads", 1100 * number + turn},
           {"pcie_writes", 3700 * number + turn},
           {"checked_bytes", 4096 * number + turn},
           {"bad_bytes", 0}};
@@ -82,7 +83,8 @@ std::string all_layouts(const Json& document) {
 constexpr char kEnd[] = "{\"end\":true,\"staging_violations\":0}\n";
 
 Json model() {
-  return Json::parse(R"({"path":"PHB","generation":5,"lanes":16,"platform":"generic","rows":[
+  return Json::parse(
+      R"({"path":"PHB","generation":5,"lanes":16,"platform":"generic","doorbell":"plain","record":"read","rows":[
       {"mode":"pull","size_bytes":8,"delivered_ns":1.0,"completed_ns":2345.678,"messages_per_s":2e6},
       {"mode":"push","size_bytes":8,"delivered_ns":1.0,"completed_ns":1345.678,"messages_per_s":3e6},
       {"mode":"push","size_bytes":64,"delivered_ns":1.0,"completed_ns":1445.678,"messages_per_s":2.5e6},

@@ -22,6 +22,7 @@ TEST(SampleLine, has_each_figure_under_its_own_name) {
                 .credit_stalls = 10,
                 .retransmissions = 11,
                 .pcie_reads = 12,
+                .pcie_record_reads = 25,
                 .pcie_writes = 13,
                 .checked_bytes = 14,
                 .bad_bytes = 15,
@@ -33,7 +34,8 @@ TEST(SampleLine, has_each_figure_under_its_own_name) {
             R"({"case":23,"round":24,"messages":1,"elapsed_ns":2,"messages_per_s":3.5,"median_ns":4.5,)"
             R"("mean_ns":5.5,"mean_square_ns2":6.5,"least_ns":40.0,"most_ns":129.0,)"
             R"("histogram_ns":[[40,2],[128,3]],"cpu_ns":[7,8],"posted":9,"credit_stalls":10,)"
-            R"("occupancy":[[17,18,19],[20,21,22]],"retransmissions":11,"pcie_reads":12,"pcie_writes":13,)"
+            R"("occupancy":[[17,18,19],[20,21,22]],"retransmissions":11,"pcie_reads":12,)"
+            R"("pcie_record_reads":25,"pcie_writes":13,)"
             R"("checked_bytes":14,"bad_bytes":15})");
   sample.pcie_reads.reset();
   EXPECT_TRUE(to_json(0, 0, sample)["pcie_reads"].is_null());

@@ -29,6 +29,7 @@ inline nlohmann::ordered_json sample_line(std::size_t index, int round, double m
           {"occupancy", {{0, 1, 0}, {50'000 * round, 16, 9}}},
           {"retransmissions", 1},
           {"pcie_reads", 220},
+          {"pcie_record_reads", 110},
           {"pcie_writes", 330},
           {"checked_bytes", 4096},
           {"bad_bytes", 0}};

@@ -47,6 +47,7 @@ WorldConfig other_world() {
   WorldConfig world;
   world.path = PathClass::kSys;
   world.queues = QueuePlacement::kGpu;
+  world.record = RecordUse::kUnread;
   world.wire = {.bits_per_s = 200e9, .mtu_bytes = 1024};
   world.staging = {.pool_bytes = 65536, .slot_bytes = 2048};
   world.ordering = {.gpu_scope_ns = 71, .system_scope_ns = 72};

@@ -37,14 +37,14 @@ case $case_name in
     expect_status 0
     grep -v '"completed"' "$out" | tr -d ' \n' >"$folder/whole"
     mv "$folder/whole" "$out"
-    expect '^\{"label":"modelled","platform":"a100","path":"PXB","generation":3,"lanes":8,"mps_bytes":512,"gpu_store_bytes":128,"queues":"gpu","doorbell":"plain","wire_gbps":200.0,"mtu_bytes":2048,"peer_read_lines":96,"rcb_bytes":128,"socket_gbps":160.0,"pool_bytes":65536,"slot_bytes":2048,"order_gpu_scope_ns":500,"order_system_scope_ns":500,"endpoints":3,"batch":2,"most_messages_per_s":64800000.0[0-9]*,"caveat":"","proposed":"","withheld":"","rows":'
+    expect '^\{"label":"modelled","platform":"a100","path":"PXB","generation":3,"lanes":8,"mps_bytes":512,"gpu_store_bytes":128,"queues":"gpu","doorbell":"plain","record":"read","wire_gbps":200.0,"mtu_bytes":2048,"peer_read_lines":96,"rcb_bytes":128,"socket_gbps":160.0,"pool_bytes":65536,"slot_bytes":2048,"order_gpu_scope_ns":500,"order_system_scope_ns":500,"endpoints":3,"batch":2,"most_messages_per_s":64800000.0[0-9]*,"caveat":"","proposed":"","withheld":"","rows":'
     expect '"rows":\[\{"mode":"push","size_bytes":2048,"delivered_ns":5493.96,"completed_ns":5992.364,"gbps":33.310762[0-9]*,"messages_per_s":2033127.56[0-9]*,"reads":\{"WQE":\{"transfers":1,"packets":1,"bytes":128\},"record":\{"transfers":1,"packets":1,"bytes":4\}\},"writes":\{"payload":\{"transfers":2,"packets":32,"bytes":4096\},"doorbell":\{"transfers":1,"packets":1,"bytes":8\},"CQE":\{"transfers":2,"packets":2,"bytes":128\}\}\},\{"mode":"push","size_bytes":8,'
     [ "$(grep -o '"mode":"[a-z]*","size_bytes":[0-9]*' "$out" | tr -d '\n')" = \
       '"mode":"push","size_bytes":2048"mode":"push","size_bytes":8"mode":"pull","size_bytes":2048"mode":"pull","size_bytes":8' ] || fail "not these rows"
     expect '"not_possible":\[\]\}$'
     run 100 "$gdx" model --path SYS --gen 6 --mode push-flags,pull --size-bytes 8,64 --endpoints 33
     expect_status 0
-    expect '^modelled: generic, SYS path, Gen6 x16, MPS 256 B, GPU stores of 256 B, queues in host memory, BlueFlame, 400 Gb/s wire$'
+    expect '^modelled: generic, SYS path, Gen6 x16, MPS 256 B, GPU stores of 256 B, queues in host memory, BlueFlame, records read, 400 Gb/s wire$'
     expect '^guessed: a root complex keeps 48 lines of peer reads outstanding; it limits pull$'
     expect '^pull                 8        5\.709        7\.035      0\.81    12\.607  1 payload, 1 CQE; 1 WQE, 1 record, 1 doorbell, 1 CQE$'
     expect '^not possible: push-flags of 8, 64 B: 33 endpoints on 32 slots, of which each keeps one: use fewer, or a larger pool$'
@@ -70,6 +70,8 @@ case $case_name in
       cmp -s "$folder/before" "$out" && fail "$1 changes nothing of $2"
     }
     changes "--doorbell plain" "--mode pull --size-bytes 8"
+    changes "--record unread" "--mode pull --size-bytes 8 --doorbell plain"
+    grep -q 'plain doorbells, records unread, ' "$folder/all" || fail "records that are unread are not called so"
     changes "--queues gpu" "--mode pull --size-bytes 8"
     changes "--queues gpu" "--mode push-flags --size-bytes 8"
     changes "--doorbell plain" "--mode push-ordered --size-bytes 8"

@@ -169,6 +169,20 @@ TEST(World, plain_doorbell_record_and_wqe_are_fetched) {
   EXPECT_EQ(reads(Mode::kProxy, 4096), (Reads{1, 1, 1}));
 }
 
+TEST(World, record_that_is_unread_is_fetched_by_no_mode) {
+  for (const Mode mode : kModes) {
+    WorldConfig world = config(PathClass::kSys, QueuePlacement::kGpu);
+    world.doorbell = DoorbellKind::kPlain;
+    const Latency read = measure_latency(world, mode, 8);
+    world.record = RecordUse::kUnread;
+    const Latency unread = measure_latency(world, mode, 8);
+    EXPECT_EQ(transfers(read.counters.reads, Purpose::kRecord), 1u) << name(mode);
+    EXPECT_EQ(transfers(unread.counters.reads, Purpose::kRecord), 0u) << name(mode);
+    EXPECT_EQ(transfers(unread.counters.reads, Purpose::kWqe), 1u) << name(mode);
+    EXPECT_LT(unread.delivered_ns, read.delivered_ns) << name(mode);
+  }
+}
+
 TEST(World, blueflame_brings_every_wqe_of_one_block) {
   const auto reads = [](Mode mode, std::uint64_t bytes) {
     return reads_of(DoorbellKind::kBlueFlame, mode, bytes);
