@@ -120,6 +120,7 @@ inline PutWqe read_put_wqe(const std::byte* at) {
 }
 
 inline constexpr std::uint32_t kExtendedAddressVector = 0x80000000u;  // in its destination QPN
+inline constexpr std::uint32_t kAddressVectorHasGrh = 1u << 30;       // in its grh_gid_flow
 
 // struct mlx5_wqe_av, the UD address vector.
 struct AddressVector {

@@ -42,6 +42,9 @@ constexpr std::uint8_t pad_count_for(std::size_t payload_bytes) {
 }
 
 inline constexpr std::uint32_t kBecn = 0x40000000u;  // in the BTH's second word
+// In the same word: the packet has no GRH. IBA reserves the bit. InfiniBand tells it in the LRH (LNH), which
+// RoCE v2 lacks.
+inline constexpr std::uint32_t kNoGrh = 0x01000000u;
 
 // Writes the BTH and the extension headers of bth.opcode. Fields wider than their place on the wire lose
 // their upper bits. Returns the bytes written.
@@ -54,7 +57,8 @@ inline constexpr std::uint32_t kBecn = 0x40000000u;  // in the BTH's second word
   std::byte* at = out.data();
   detail::put(at, static_cast<std::uint32_t>(bth.opcode) << 24 | (bth.solicited ? 0x800000u : 0u) |
                       (bth.migration ? 0x400000u : 0u) | (bth.pad_count & 3u) << 20 | bth.pkey);
-  detail::put(at, (bth.backward_congestion ? kBecn : 0u) | (bth.destination_qpn & kQpnMask));
+  detail::put(at, (bth.backward_congestion ? kBecn : 0u) | (bth.has_grh ? 0u : kNoGrh) |
+                      (bth.destination_qpn & kQpnMask));
   detail::put(at, (bth.ack_request ? 0x80000000u : 0u) | (bth.psn & kPsnMask));
   if (extensions & kHasDeth) {
     detail::put(at, headers.deth.qkey);
@@ -81,6 +85,17 @@ inline constexpr std::uint32_t kBecn = 0x40000000u;  // in the BTH's second word
   if (extensions & kHasAtomicAckEth) detail::put(at, headers.atomic_original);
   if (extensions & kHasImmediateOrIeth) detail::put(at, headers.immediate);
   return length_bytes;
+}
+
+// Sets the fields of an encoded packet that belong to its path, which the transport does not know.
+inline void set_path(std::span<std::byte> packet, std::uint16_t pkey, bool has_grh) {
+  constexpr std::size_t kPkeyByte = 2;
+  constexpr std::size_t kReservedByte = 4;
+  constexpr std::byte kNoGrhByte{kNoGrh >> 24};
+  std::byte* at = packet.data() + kPkeyByte;
+  detail::put(at, pkey);
+  std::byte& reserved = packet[kReservedByte];
+  reserved = has_grh ? reserved & ~kNoGrhByte : reserved | kNoGrhByte;
 }
 
 struct Decoded {
@@ -115,6 +130,7 @@ struct Decoded {
 
   const auto qpn_word = detail::take<std::uint32_t>(at);
   bth.backward_congestion = qpn_word & kBecn;
+  bth.has_grh = (qpn_word & kNoGrh) == 0;
   bth.destination_qpn = qpn_word & kQpnMask;
   const auto ack_psn = detail::take<std::uint32_t>(at);
   bth.ack_request = ack_psn & 0x80000000u;

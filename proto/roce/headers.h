@@ -15,6 +15,15 @@ inline constexpr std::size_t kNotificationBytes = 16;  // behind the BTH of a CN
 inline constexpr std::uint32_t kPsnMask = 0xffffff;
 inline constexpr std::uint32_t kQpnMask = 0xffffff;
 inline constexpr std::uint16_t kDefaultPkey = 0xffff;
+inline constexpr std::uint16_t kPartitionMask = 0x7fff;  // of a P_Key; its bit 15: full member
+
+constexpr bool is_full_member(std::uint16_t pkey) { return pkey > kPartitionMask; }
+// Returns whether owners of these P_Keys may talk: in one partition, of which one is a full member.
+// Source: IBA 10.9.1 and 10.9.3.
+constexpr bool may_talk(std::uint16_t one, std::uint16_t other) {
+  return (one & kPartitionMask) != 0 && ((one ^ other) & kPartitionMask) == 0 &&
+         (is_full_member(one) || is_full_member(other));
+}
 
 // AETH syndrome, bits 6:5 the kind, bits 4:0 its value.
 inline constexpr std::uint8_t kAethAck = 0x1f;  // ACK without end-to-end credits
@@ -32,11 +41,12 @@ struct Bth {
   bool solicited;
   bool migration;
   std::uint8_t pad_count;
-  std::uint16_t pkey;
+  std::uint16_t pkey = kDefaultPkey;
   std::uint32_t destination_qpn;
   bool ack_request;
   std::uint32_t psn;
   bool backward_congestion = false;  // BECN: set in notifications
+  bool has_grh = true;               // false: between InfiniBand ports of software HCAs only
 };
 
 struct Reth {

@@ -115,4 +115,16 @@ inline std::array<std::uint8_t, 4> mapped_ipv4(const Gid& gid) {
   return bytes;
 }
 
+// The same of InfiniBand, where a GRH precedes the BTH itself.
+[[nodiscard]] inline std::array<std::byte, kGrhBytes> infiniband_grh(const Gid& source,
+                                                                     const Gid& destination,
+                                                                     std::size_t payload_bytes) {
+  constexpr std::uint8_t kNextHeaderBth = 0x1b;  // IBA 8.3, NxtHdr
+  Ipv6Header header = ipv6_header(source, destination, payload_bytes);
+  header.next_header = kNextHeaderBth;
+  std::array<std::byte, kGrhBytes> bytes{};
+  std::memcpy(bytes.data(), &header, sizeof header);
+  return bytes;
+}
+
 }  // namespace gdx::roce

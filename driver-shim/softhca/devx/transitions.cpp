@@ -93,19 +93,23 @@ bool is_path(Input in, const wire::Address& remote) {
 }
 
 // Of InfiniBand: by LID, and by GID only where a GRH says so.
-bool is_path_by_lid(Input in) {
+bool is_path_by_lid(Input in, const wire::Address& remote) {
   return prm::get32(in, prm::qp::kPathRemoteLid) != 0 &&
-         (prm::get32(in, prm::qp::kPathGrh) == 0 || prm::get32(in, prm::qp::kPathHopLimit) > 0);
+         (prm::get32(in, prm::qp::kPathGrh) == 0 ||
+          (prm::get32(in, prm::qp::kPathHopLimit) > 0 &&
+           prm::get32(in, prm::qp::kPathSourceGidIndex) < wire::kGidTableSize &&
+           wire::address_of(remote_gid(in)) == remote));
 }
 
-Outcome to_init(Input in, std::uint32_t& mask, QpAttributes& attributes) {
+Outcome to_init(Input in, std::size_t pkeys, std::uint32_t& mask, QpAttributes& attributes) {
   // Accepts Armed, which is zero, because clients without alternate paths leave it so: nothing to migrate to.
   const std::uint32_t migration = prm::get32(in, prm::qp::kPathMigrationState);
-  if (prm::get32(in, prm::qp::kPathPort) != 1 || prm::get32(in, prm::qp::kPathPkeyIndex) != 0 ||
+  if (prm::get32(in, prm::qp::kPathPort) != 1 || prm::get32(in, prm::qp::kPathPkeyIndex) >= pkeys ||
       (migration != prm::qp::kMigrated && migration != prm::qp::kArmed)) {
     return bad_parameter(Syndrome::kBadPath);
   }
   mask = kQpState | kQpPkeyIndex | kQpPort | kQpAccessFlags | kQpCounterSet;
+  attributes.pkey_index = static_cast<std::uint16_t>(prm::get32(in, prm::qp::kPathPkeyIndex));
   attributes.counter_set = static_cast<std::uint8_t>(prm::get32(in, prm::qp::kCounterSet));
   attributes.state = QpState::kInit;
   attributes.access = access_flags(in);
@@ -127,8 +131,9 @@ Outcome to_rtr(Input in, const HcaConfig& config, std::uint32_t& mask, QpAttribu
   const auto lid = static_cast<std::uint16_t>(prm::get32(in, prm::qp::kPathRemoteLid));
   attributes.any_order = prm::get32(in, prm::qp::kOrderingLow) != 0;
   attributes.remote = config.infiniband ? wire::address_of_lid(lid) : wire::address_of(remote_gid(in));
-  if (!(config.infiniband ? is_path_by_lid(in) : is_path(in, attributes.remote)))
+  if (!(config.infiniband ? is_path_by_lid(in, attributes.remote) : is_path(in, attributes.remote)))
     return bad_parameter(Syndrome::kBadPath);
+  attributes.global = !config.infiniband || prm::get32(in, prm::qp::kPathGrh) != 0;
   attributes.mtu_bytes = kMtuUnitBytes << mtu;
   attributes.max_message_bytes = 1u << log_max_message;
   attributes.remote_qpn = prm::get32(in, prm::qp::kRemoteQpn);
@@ -166,7 +171,7 @@ Outcome leave_for(QpState state, std::uint32_t& mask, QpAttributes& attributes) 
 Outcome decode(prm::Opcode opcode, Input in, const HcaConfig& config, std::uint32_t& mask,
                QpAttributes& attributes) {
   switch (opcode) {
-    case prm::Opcode::kRst2Init: return to_init(in, mask, attributes);
+    case prm::Opcode::kRst2Init: return to_init(in, config.pkeys.size(), mask, attributes);
     case prm::Opcode::kInit2Init: return stay(in, QpState::kInit, kOptAccess, mask, attributes);
     case prm::Opcode::kInit2Rtr: return to_rtr(in, config, mask, attributes);
     case prm::Opcode::kRtr2Rts: return to_rts(in, mask, attributes);
@@ -262,11 +267,14 @@ Outcome query_qp(Hca& hca, std::uint32_t qpn, Output out) {
   prm::set(out, prm::qp::kLogRraMax, log2_floor(found->max_dest_rd_atomic));
   prm::set(out, prm::qp::kPathAckTimeout, found->timeout);
   prm::set(out, prm::qp::kPathPort, found->port);
+  prm::set(out, prm::qp::kPathPkeyIndex, found->pkey_index);
   if (hca.config().infiniband) {
+    prm::set(out, prm::qp::kPathGrh, found->global);
     prm::set(out, prm::qp::kPathRemoteLid, wire::lid_of(found->remote));
-    return {};
+    if (!found->global) return {};
   }
-  std::copy(found->remote.gid.begin(), found->remote.gid.end(), out.begin() + prm::qp::kPathRemoteGidByte);
+  const wire::Gid gid = wire::gid_of(found->remote, hca.config().infiniband ? 0 : 1);
+  std::copy(gid.begin(), gid.end(), out.begin() + prm::qp::kPathRemoteGidByte);
   return {};
 }
 

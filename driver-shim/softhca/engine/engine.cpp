@@ -211,7 +211,6 @@ void Engine::send_management(const wire::Address& destination, std::span<const s
   roce::Headers headers;
   headers.bth.opcode = roce::Opcode::kUdSendOnly;
   headers.bth.pad_count = roce::pad_count_for(datagram.size());
-  headers.bth.pkey = roce::kDefaultPkey;
   headers.bth.destination_qpn = mad::kGsiQpn;
   headers.bth.psn = management_psn_++ & roce::kPsnMask;
   headers.deth = {.qkey = mad::kGsiQkey, .source_qpn = mad::kGsiQpn};
@@ -226,7 +225,6 @@ void Engine::send_management(const wire::Address& destination, std::span<const s
 void Engine::send_window(const wire::Address& peer, roce::Opcode opcode, const roce::WindowGrant& body) {
   roce::Headers headers;
   headers.bth.opcode = opcode;
-  headers.bth.pkey = roce::kDefaultPkey;
   const std::span<std::byte> packet = parts_.wire->begin_packet(peer);
   const std::size_t header_bytes = roce::encode(headers, packet);
   roce::encode_grant(body, packet.subspan(header_bytes));

@@ -23,6 +23,7 @@
 #include "proto/byte_order.h"
 #include "proto/doorbell_kind.h"
 #include "proto/mlx5/umr.h"
+#include "proto/roce/headers.h"
 
 namespace gdx::softhca {
 
@@ -61,6 +62,9 @@ struct HcaConfig {
   double rate_gbps = 0;  // of the link, outwards, in 10^9 bits a second; 0: no limit
   // The port reports InfiniBand: paths lead by LID. Packets are RoCE v2 on either link layer.
   bool infiniband = false;
+  bool grh_required = false;  // of InfiniBand: packets without a GRH are dropped, as at a virtual function
+  // The port's P_Key table. Entries of 0 are not in use. On Ethernet only the default one.
+  std::vector<std::uint16_t> pkeys = {roce::kDefaultPkey};
   OrderRule data_order = OrderRule::kChosen;
   bool strict = false;  // refuses requests that some ConnectX refuses; set in all tests
   // kUnread: a doorbell's WQEs are fetched though the record comes later, and no read of it is counted.
@@ -201,8 +205,10 @@ struct QpAttributes {
   QpState state = QpState::kReset;
   std::uint32_t access = 0;
   std::uint8_t port = 1;
+  std::uint16_t pkey_index = 0;
   std::uint32_t qkey = 0;
-  wire::Address remote;  // from the GRH, or from the LID without one
+  wire::Address remote = {};  // from the GRH, or from the LID on InfiniBand and without one
+  bool global = true;         // packets have a GRH
   std::uint32_t mtu_bytes = 1024;
   std::uint32_t max_message_bytes = 1u << 30;
   std::uint8_t timeout = 14;

@@ -83,9 +83,11 @@ Errno QpStates::modify(std::uint32_t mask, const QpAttributes& asked, std::uint3
   if ((mask & kQpPathMtu) && asked.mtu_bytes > port_mtu_bytes) return EINVAL;
   if ((mask & kQpAddress) && asked.remote.is_ipv4() != port_is_ipv4) return EINVAL;
   if (mask & kQpAccessFlags) attributes_.access = asked.access;
+  if (mask & kQpPkeyIndex) attributes_.pkey_index = asked.pkey_index;
   if (mask & kQpPort) attributes_.port = asked.port;
   if (mask & kQpQkey) attributes_.qkey = asked.qkey;
   if (mask & kQpAddress) attributes_.remote = asked.remote;
+  if (mask & kQpAddress) attributes_.global = asked.global;
   if (mask & kQpPathMtu) attributes_.mtu_bytes = asked.mtu_bytes;
   if (mask & kQpCounterSet) attributes_.counter_set = asked.counter_set;
   if (mask & kQpDataOrder) attributes_.any_order = asked.any_order;

@@ -11,6 +11,7 @@
 #include "driver-shim/softhca/engine/planted_fault.h"
 #include "driver-shim/softhca/engine/qp_state.h"
 #include "driver-shim/softhca/transport/request_opcodes.h"
+#include "driver-shim/softhca/wire/addressing.h"
 #include "proto/mlx5/doorbell.h"
 #include "proto/roce/ip_header.h"
 
@@ -20,7 +21,6 @@ namespace {
 constexpr std::uint64_t kMaxBatch = 128;              // packets between two looks at a queue pair's state
 constexpr std::uint64_t kMaxLinkOverheadBytes = 160;  // all headers and the gap of the largest packet
 constexpr unsigned kQpnBits = 24;
-constexpr std::uint16_t kPkeyMask = 0x7fff;  // bit 15 is the membership type
 
 roce::Service service_of(QpType type) {
   switch (type) {
@@ -78,6 +78,7 @@ void QueuePair::forget_sends() {
 
 Errno QueuePair::modify(std::uint32_t mask, const QpAttributes& attributes) {
   const QpState from = states_.state();
+  if ((mask & kQpPkeyIndex) != 0 && attributes.pkey_index >= hca_.config.pkeys.size()) return EINVAL;
   const Errno refused = states_.modify(mask, attributes, hca_.config.mtu_bytes, hca_.wire->local().is_ipv4());
   if (refused != 0) return refused;
   const std::uint32_t qkey = states_.attributes().qkey;
@@ -257,7 +258,8 @@ void QueuePair::post(SendWqe& wqe, bool copied) {
 }
 
 bool QueuePair::accepts(const wire::Address& source, const roce::Bth& bth) const {
-  if ((bth.pkey & kPkeyMask) != kPkeyMask || roce::traits_of(bth.opcode).service != service_of(spec_.type))
+  if (!roce::may_talk(bth.pkey, pkey()) || (hca_.config.grh_required && !bth.has_grh) ||
+      roce::traits_of(bth.opcode).service != service_of(spec_.type))
     return false;
   return spec_.type == QpType::kUd || source == states_.attributes().remote;
 }
@@ -285,17 +287,23 @@ bool QueuePair::dispatch(std::uint64_t now_ns, const wire::Address& source, cons
   } else if (transport::UcResponder* const uc = receive_side_.uc()) {
     uc->on_packet(packet.headers, packet.payload);
   } else if (transport::UdResponder* const ud = receive_side_.ud()) {
-    const wire::Address& local = hca_.wire->local();
-    const std::size_t ip_payload_bytes = roce::kUdpBytes + roce::header_bytes(packet.headers.bth.opcode) +
-                                         packet.payload.size() + packet.headers.bth.pad_count +
-                                         roce::kIcrcBytes;
-    const auto grh = roce::grh(source.gid, local.gid, local.is_ipv4(), ip_payload_bytes);
     datagram_source_ = source;
-    ud->on_packet(packet.headers, grh, packet.payload);
+    ud->on_packet(packet.headers, grh_of(source, packet), packet.payload);
   } else {
     return false;
   }
   return true;
+}
+
+// Returns what precedes the payload of a UD receive. On InfiniBand without a GRH it means nothing.
+std::array<std::byte, roce::kGrhBytes> QueuePair::grh_of(const wire::Address& source,
+                                                         const roce::Decoded& packet) const {
+  const wire::Address& local = hca_.wire->local();
+  const std::size_t ib_bytes = roce::header_bytes(packet.headers.bth.opcode) + packet.payload.size() +
+                               packet.headers.bth.pad_count + roce::kIcrcBytes;
+  if (hca_.config.infiniband)
+    return roce::infiniband_grh(wire::gid_of(source, 0), wire::gid_of(local, 0), ib_bytes);
+  return roce::grh(source.gid, local.gid, local.is_ipv4(), roce::kUdpBytes + ib_bytes);
 }
 
 // Returns the window of the next request; for UD that of the next message's destination.

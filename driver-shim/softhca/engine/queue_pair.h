@@ -2,6 +2,7 @@
 // drives it under the HCA's lock.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -28,6 +29,7 @@
 #include "driver-shim/softhca/transport/ring.h"
 #include "driver-shim/softhca/wire/wire.h"
 #include "proto/roce/codec.h"
+#include "proto/roce/ip_header.h"
 
 namespace gdx::softhca {
 
@@ -142,6 +144,8 @@ class QueuePair final : private transport::RequesterPort, private transport::Res
   bool on_notification(std::uint64_t now_ns, const wire::Address& source, const roce::Decoded& packet);
   [[nodiscard]] std::uint32_t next_packets(std::uint64_t until_link_bytes) const;
   bool dispatch(std::uint64_t now_ns, const wire::Address& source, const roce::Decoded& packet);
+  [[nodiscard]] std::array<std::byte, roce::kGrhBytes> grh_of(const wire::Address& source,
+                                                              const roce::Decoded& packet) const;
   void reset();
   void forget_sends();
   // Acts on a failure that a call of the transport has left behind.
@@ -158,8 +162,12 @@ class QueuePair final : private transport::RequesterPort, private transport::Res
   void report_relaxed_signal(std::uint32_t rkey);
   // Sends a packet whose payload `fill` stores. Returns its bytes; 0: `fill` has returned false.
   template <typename Fill>
-  std::size_t transmit(const wire::Address& destination, const roce::Headers& headers,
+  std::size_t transmit(const wire::Address& destination, bool global, const roce::Headers& headers,
                        std::size_t payload_bytes, Fill fill);
+  // The same to the peer of a connection.
+  template <typename Fill>
+  std::size_t transmit(const roce::Headers& headers, std::size_t payload_bytes, Fill fill);
+  [[nodiscard]] std::uint16_t pkey() const { return hca_.config.pkeys[states_.attributes().pkey_index]; }
   void post(SendWqe& wqe, bool copied);
   void write_completion(CompletionQueue& cq, const Completion& completion);
   void write_send_completion(const SendSlot& slot, std::uint32_t length_bytes, mlx5::Syndrome syndrome);

@@ -28,10 +28,11 @@ Be32 original_of(SendWqe::AtomicPart part, std::span<const std::byte> payload) {
 }  // namespace
 
 template <typename Fill>
-std::size_t QueuePair::transmit(const wire::Address& destination, const roce::Headers& headers,
+std::size_t QueuePair::transmit(const wire::Address& destination, bool global, const roce::Headers& headers,
                                 std::size_t payload_bytes, Fill fill) {
   const std::span<std::byte> packet = hca_.wire->begin_packet(destination);
   const std::size_t header_bytes = roce::encode(headers, packet);
+  roce::set_path(packet, pkey(), global);
   if (!fill(packet.subspan(header_bytes, payload_bytes))) return 0;
   const std::size_t unpadded = header_bytes + payload_bytes;
   const std::size_t pad = headers.bth.pad_count;
@@ -47,6 +48,12 @@ std::size_t QueuePair::transmit(const wire::Address& destination, const roce::He
   return unpadded;
 }
 
+template <typename Fill>
+std::size_t QueuePair::transmit(const roce::Headers& headers, std::size_t payload_bytes, Fill fill) {
+  const QpAttributes& peer = states_.attributes();
+  return transmit(peer.remote, peer.global, headers, payload_bytes, fill);
+}
+
 Syndrome QueuePair::send(const roce::Headers& headers, const transport::WorkRequest& request,
                          std::uint32_t offset_bytes, std::uint32_t length_bytes) {
   SendSlot& slot = sends_[request.cookie];
@@ -54,18 +61,19 @@ Syndrome QueuePair::send(const roce::Headers& headers, const transport::WorkRequ
   const roce::Operation operation = roce::traits_of(headers.bth.opcode).operation;
   if (wants_response(operation) && !memory_.can_scatter(slot.body.pieces)) return Syndrome::kLocalProtection;
 
-  const wire::Address& destination =
-      spec_.type == QpType::kUd ? slot.body.destination : states_.attributes().remote;
+  const bool datagram = spec_.type == QpType::kUd;
+  const wire::Address& destination = datagram ? slot.body.destination : states_.attributes().remote;
+  const bool global = datagram ? slot.body.global : states_.attributes().global;
   if (destination.is_ipv4() != hca_.wire->local().is_ipv4()) return Syndrome::kLocalQpOperation;
 
   Syndrome syndrome = Syndrome::kNone;
   const std::size_t sent_bytes =
-      transmit(destination, headers, length_bytes, [&](std::span<std::byte> payload) {
+      transmit(destination, global, headers, length_bytes, [&](std::span<std::byte> payload) {
         syndrome = memory_.gather(slot.body, offset_bytes, payload);
         return syndrome == Syndrome::kNone;
       });
   if (sent_bytes == 0) return syndrome;
-  pacer_.charge(spec_.type == QpType::kUd ? pacer_.window_to(destination) : pacer_.window(), sent_bytes);
+  pacer_.charge(datagram ? pacer_.window_to(destination) : pacer_.window(), sent_bytes);
   if (!std::exchange(slot.sent, true))
     note(
         {.kind = FlightKind::kSend, .wqe = slot.wqe_counter, .bytes = length_bytes, .word = headers.bth.psn});
@@ -120,16 +128,15 @@ void QueuePair::complete(const transport::WorkRequest& request, Syndrome syndrom
 }
 
 void QueuePair::send(const roce::Headers& headers) {
-  transmit(states_.attributes().remote, headers, 0, [](std::span<std::byte>) { return true; });
+  transmit(headers, 0, [](std::span<std::byte>) { return true; });
 }
 
 bool QueuePair::send_from_memory(const roce::Headers& headers, std::uint32_t rkey, std::uint64_t address,
                                  std::uint32_t length_bytes) {
-  const std::size_t sent_bytes =
-      transmit(states_.attributes().remote, headers, length_bytes, [&](std::span<std::byte> payload) {
-        hca_.late.land_all();  // a read on PCIe passes no write
-        return memory_.load(payload.data(), rkey, address, length_bytes, kRemoteRead);
-      });
+  const std::size_t sent_bytes = transmit(headers, length_bytes, [&](std::span<std::byte> payload) {
+    hca_.late.land_all();  // a read on PCIe passes no write
+    return memory_.load(payload.data(), rkey, address, length_bytes, kRemoteRead);
+  });
   if (sent_bytes > 0) pacer_.charge(pacer_.window(), sent_bytes);
   return sent_bytes > 0;
 }
@@ -139,10 +146,9 @@ void QueuePair::on_marked(std::uint64_t now_ns, const roce::Bth& bth) {
   if (bth.opcode == roce::Opcode::kCongestionNotification || !pacer_.take_notification(now_ns)) return;
   roce::Headers headers;
   headers.bth.opcode = roce::Opcode::kCongestionNotification;
-  headers.bth.pkey = bth.pkey;
   headers.bth.destination_qpn = states_.attributes().remote_qpn;
   headers.bth.backward_congestion = true;
-  transmit(states_.attributes().remote, headers, roce::kNotificationBytes, [](std::span<std::byte> payload) {
+  transmit(headers, roce::kNotificationBytes, [](std::span<std::byte> payload) {
     std::ranges::fill(payload, std::byte{0});
     return true;
   });
@@ -225,8 +231,8 @@ void QueuePair::complete_receive(const transport::ReceiveCompletion& received) {
   completion.byte_count = received.byte_count;
   completion.immediate = received.immediate_or_rkey;
   completion.source_qpn = received.source_qpn;
-  completion.has_grh = received.has_grh && !hca_.config.infiniband;
-  if (received.has_grh && hca_.config.infiniband) {
+  completion.has_grh = received.has_grh;
+  if (spec_.type == QpType::kUd && hca_.config.infiniband) {
     completion.source_lid = wire::lid_of(datagram_source_);
   } else if (received.has_grh) {
     const bool ipv4 = hca_.wire->local().is_ipv4();

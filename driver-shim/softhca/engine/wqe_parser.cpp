@@ -178,6 +178,8 @@ void parse_address_vector(SegmentReader& reader, AddressVectorUse use, SendWqe& 
   wqe.destination = use == AddressVectorUse::kByLid
                         ? wire::address_of_lid(vector.remote_lid_or_udp_source_port)
                         : wire::address_of(std::to_array(vector.remote_gid));
+  wqe.global = use == AddressVectorUse::kByGid ||
+               (extended && (vector.grh_gid_flow & mlx5::kAddressVectorHasGrh) != 0);
 }
 
 std::uint32_t access_of(std::uint8_t flags) {
@@ -271,6 +273,7 @@ void parse_linear_wqe(std::span<const std::byte> wqe, std::uint16_t index, std::
   out.reason = nullptr;
   out.pieces.clear();
   out.inline_bytes.clear();
+  out.global = true;
   out.umr.reset();
   out.atomic_part = SendWqe::AtomicPart::kWhole;
 

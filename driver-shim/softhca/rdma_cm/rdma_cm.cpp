@@ -103,8 +103,8 @@ gdx::cm::Path CmPort::path_to(const wire::Address& remote, std::uint8_t type_of_
   path.local_lid = wire::lid_of(local);
   path.remote_lid = wire::lid_of(remote);
   path.service_level = static_cast<std::uint8_t>(type_of_service >> kPrecedenceShift);
-  path.subnet_local = true;
-  path.hop_limit = 0;
+  path.subnet_local = !hca_.config().grh_required;
+  if (path.subnet_local) path.hop_limit = 0;
   return path;
 }
 

@@ -223,7 +223,6 @@ Syndrome Requester::transmit_segment(const Entry& entry) {
       .solicited = last && (request.fm_ce_se & mlx5::kSolicited) != 0,
       .migration = false,
       .pad_count = roce::pad_count_for(length_bytes),
-      .pkey = roce::kDefaultPkey,
       .destination_qpn = config_.remote_qpn,
       // Requests an ACK of the first packet too, because the answer's sender decides how much may be sent.
       .ack_request = last || fills_window || unrequested_acks_ + 1 >= kAckEveryPackets ||
@@ -247,7 +246,6 @@ Syndrome Requester::transmit_request(const Entry& entry) {
   const Operation operation = traits_of(request.opcode).operation;
   roce::Headers headers;
   headers.bth.opcode = packet_opcodes(request.opcode).only;
-  headers.bth.pkey = roce::kDefaultPkey;
   headers.bth.destination_qpn = config_.remote_qpn;
   headers.bth.ack_request = true;
   headers.bth.psn = wire_psn(send_psn_);

@@ -499,7 +499,6 @@ void Responder::send_read_packet(Response& response) {
 roce::Headers Responder::response_headers(Opcode opcode, const Response& response) const {
   roce::Headers headers;
   headers.bth.opcode = opcode;
-  headers.bth.pkey = roce::kDefaultPkey;
   headers.bth.destination_qpn = config_.remote_qpn;
   headers.bth.psn = wire_psn(response.psn);
   headers.aeth = {response.syndrome, response.msn};

@@ -45,7 +45,7 @@ void UdResponder::on_packet(const roce::Headers& headers, std::span<const std::b
   ReceiveCompletion completion =
       completion_of(headers, static_cast<std::uint32_t>(grh.size() + payload.size()));
   completion.source_qpn = headers.deth.source_qpn;
-  completion.has_grh = true;
+  completion.has_grh = headers.bth.has_grh;
   port_.complete_receive(completion);
 }
 

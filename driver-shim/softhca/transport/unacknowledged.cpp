@@ -59,7 +59,6 @@ Syndrome UnacknowledgedRequester::transmit(const WorkRequest& request, const Seg
   headers.bth.opcode =
       roce::in_service(packet_opcodes(request.opcode).at(segment.first, segment.last), service_);
   headers.bth.pad_count = roce::pad_count_for(segment.length_bytes);
-  headers.bth.pkey = roce::kDefaultPkey;
   headers.bth.psn = psn_;
   headers.bth.solicited = segment.last && (request.fm_ce_se & mlx5::kSolicited) != 0;
   headers.immediate = request.immediate;

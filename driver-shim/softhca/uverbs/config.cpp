@@ -8,7 +8,11 @@
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
+#include <ranges>
 #include <string_view>
+#include <utility>
+
+#include "base/parse_number.h"
 
 namespace gdx::softhca::uverbs {
 namespace {
@@ -19,6 +23,7 @@ constexpr std::size_t kMaxDeviceMemoryBytes = 256 * kPageBytes;
 constexpr std::uint64_t kMaxQuantumBytes = 16 << 20;
 constexpr std::uint64_t kMinReceiveBufferBytes = 128 << 10;
 constexpr std::uint64_t kMaxReceiveBufferBytes = 256 << 20;
+constexpr std::size_t kMaxPkeys = 128;  // as many as a ConnectX has
 constexpr double kMinRateGbps = 0.001;
 constexpr double kMaxRateGbps = 10'000;
 constexpr double kStrictSpoiledCopies = 0.1;
@@ -110,9 +115,40 @@ Result<void> read_carrier(const Environment& environment, wire::Carrier& carrier
   return read_name(environment, "GDX_SOFTHCA_WIRE", "udp, shm or auto", kNames, carrier);
 }
 
-Result<void> read_link_layer(const Environment& environment, bool& infiniband) {
-  static constexpr Names<bool, 2> kNames{{{"ethernet", false}, {"infiniband", true}}};
-  return read_name(environment, "GDX_SOFTHCA_LINK_LAYER", "ethernet or infiniband", kNames, infiniband);
+enum class LinkLayer { kEthernet, kInfiniBand, kInfiniBandGrh };
+
+Result<void> read_link_layer(const Environment& environment, HcaConfig& config) {
+  static constexpr Names<LinkLayer, 3> kNames{{{"ethernet", LinkLayer::kEthernet},
+                                               {"infiniband", LinkLayer::kInfiniBand},
+                                               {"infiniband_grh", LinkLayer::kInfiniBandGrh}}};
+  auto layer = LinkLayer::kEthernet;
+  GDX_TRY(read_name(environment, "GDX_SOFTHCA_LINK_LAYER", "ethernet, infiniband or infiniband_grh", kNames,
+                    layer));
+  config.infiniband = layer != LinkLayer::kEthernet;
+  config.grh_required = layer == LinkLayer::kInfiniBandGrh;
+  return {};
+}
+
+// Reads the port's P_Key table, which begins with the default partition, because subnet managers put it there
+// and rdma_cm goes by the first entry.
+Result<void> read_pkeys(const Environment& environment, HcaConfig& config) {
+  constexpr char kName[] = "GDX_SOFTHCA_PKEYS";
+  const char* const text = environment(kName);
+  if (text == nullptr || *text == '\0') return {};
+  std::vector<std::uint16_t> pkeys;
+  for (const auto part : std::views::split(std::string_view(text), ',')) {
+    const auto pkey = parse_hexadecimal({part.begin(), part.end()});
+    if (!pkey || *pkey > UINT16_MAX) break;
+    pkeys.push_back(static_cast<std::uint16_t>(*pkey));
+  }
+  const auto given = static_cast<std::size_t>(std::ranges::count(std::string_view(text), ',')) + 1;
+  const bool whole = pkeys.size() == given && given <= kMaxPkeys;
+  const bool by_default = whole && (pkeys.front() & roce::kPartitionMask) == roce::kPartitionMask;
+  if (!by_default || !config.infiniband)
+    return bad(kName, text,
+               "1 to 128 P_Keys of an InfiniBand port, as 0xffff,0x8001; the first 0xffff or 0x7fff");
+  config.pkeys = std::move(pkeys);
+  return {};
 }
 
 Result<void> read_data_order(const Environment& environment, OrderRule& order) {
@@ -190,7 +226,8 @@ Result<Configuration> config_from(const Environment& environment, int pid) {
   GDX_TRY(read_planted_fault(environment, configuration.fault));
   GDX_TRY(read_faults(environment, config.udp.faults));
   GDX_TRY(read_carrier(environment, config.carrier));
-  GDX_TRY(read_link_layer(environment, config.infiniband));
+  GDX_TRY(read_link_layer(environment, config));
+  GDX_TRY(read_pkeys(environment, config));
   GDX_TRY(read_data_order(environment, config.data_order));
   GDX_TRY(read_record_use(environment, config.record));
   if (const char* const path = environment("GDX_SOFTHCA_PCAP"); path != nullptr) {

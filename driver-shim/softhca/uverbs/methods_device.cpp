@@ -99,7 +99,7 @@ Errno query_port(Context& context, Attributes& request) {
   base.port_cap_flags = IB_UVERBS_PCF_CM_SUP | IB_UVERBS_PCF_IP_BASED_GIDS;
   base.max_msg_sz = 1u << devx::kLogMaxMessage;
   base.gid_tbl_len = wire::kGidTableSize;
-  base.pkey_tbl_len = 1;
+  base.pkey_tbl_len = static_cast<std::uint16_t>(context.hca.config().pkeys.size());
   // The planted fault is one without a subnet manager.
   const bool unmanaged = planted_fault == PlantedFault::kInfiniBandPort;
   const bool infiniband = unmanaged || context.hca.config().infiniband;
@@ -113,7 +113,7 @@ Errno query_port(Context& context, Attributes& request) {
   base.phys_state = kPhysicalLinkUp;
   base.link_layer = infiniband ? kLinkLayerInfiniBand : kLinkLayerEthernet;
   base.sm_lid = infiniband && !unmanaged ? 1 : 0;
-  if (!infiniband) base.flags = IB_UVERBS_QPF_GRH_REQUIRED;
+  if (!infiniband || context.hca.config().grh_required) base.flags = IB_UVERBS_QPF_GRH_REQUIRED;
   return request.write(UVERBS_ATTR_QUERY_PORT_RESP, answer);
 }
 
@@ -152,7 +152,7 @@ ib_uverbs_gid_entry gid_entry(const Hca& hca, std::uint8_t index) {
   std::memcpy(entry.gid, gid.data(), gid.size());
   entry.gid_index = index;
   entry.port_num = 1;
-  entry.gid_type = IB_UVERBS_GID_TYPE_ROCE_V2;
+  entry.gid_type = hca.config().infiniband ? IB_UVERBS_GID_TYPE_IB : IB_UVERBS_GID_TYPE_ROCE_V2;
   entry.netdev_ifindex = wire::interface_of(hca.address()).index;
   return entry;
 }

@@ -83,8 +83,10 @@ Files port_files(const Hca& hca) {
                  {"sm_lid", hca.config().infiniband ? "0x1" : "0x0"},
                  {"sm_sl", "0"},
                  {"lid_mask_count", "0"},
-                 {"cap_mask", "0x04010000"},
-                 {"pkeys/0", "0xffff"}};
+                 {"cap_mask", "0x04010000"}};
+  const std::vector<std::uint16_t>& pkeys = hca.config().pkeys;
+  for (std::size_t index = 0; index < pkeys.size(); ++index)
+    files.emplace_back(fmt::format("pkeys/{}", index), fmt::format("{:#06x}", pkeys[index]));
   const wire::Interface interface = wire::interface_of(hca.address());
   for (std::uint8_t index = 0; index < wire::kGidTableSize; ++index) {
     files.emplace_back(fmt::format("gids/{}", index), gid_text(wire::gid_of(hca.address(), index)));

@@ -55,7 +55,7 @@ ib_uverbs_query_device_resp device_attributes(const Hca& hca) {
   answer.max_srq = kObjects;
   answer.max_srq_wr = (1u << devx::kLogMaxSrqEntries) - 1;
   answer.max_srq_sge = 31;
-  answer.max_pkeys = 1;
+  answer.max_pkeys = static_cast<std::uint16_t>(hca.config().pkeys.size());
   answer.local_ca_ack_delay = 16;
   answer.phys_port_cnt = 1;
   return answer;

@@ -29,19 +29,24 @@ void warn_once_about_lids() {
       "a peer was addressed by LID and found at 127.0.x.y; a real RoCE port would refuse: use a GID (-g 1)");
 }
 
-// Within an InfiniBand subnet the LID leads, with and without a GRH.
+// Within an InfiniBand subnet the LID leads, with and without a GRH. A port that requires a GRH is one of
+// several behind its LID, so a GID of another port is refused, because packets would not arrive. A path
+// without a GRH is refused there by the kernel. Source: Linux drivers/infiniband/core/verbs.c,
+// rdma_check_ah_attr().
 ErrnoOr<wire::Address> remote_address(const Hca& hca, const ib_uverbs_qp_dest& destination) {
   const bool global = destination.is_global != 0;
   if (global && destination.sgid_index >= wire::kGidTableSize) return refuse(EINVAL);
+  wire::Gid gid;
+  std::copy_n(destination.dgid, gid.size(), gid.begin());
   if (global && !hca.config().infiniband) {
-    wire::Gid gid;
-    std::copy_n(destination.dgid, gid.size(), gid.begin());
     wire::warn_of_mixed_gids(hca.address(), destination.sgid_index, gid);
     return wire::address_of(gid);
   }
-  if (destination.dlid == 0) return refuse(EINVAL);
+  const wire::Address remote = wire::address_of_lid(destination.dlid);
+  const bool leads = !hca.config().grh_required || (global && wire::address_of(gid) == remote);
+  if (destination.dlid == 0 || !leads) return refuse(EINVAL);
   if (!hca.config().infiniband) warn_once_about_lids();
-  return wire::address_of_lid(destination.dlid);
+  return remote;
 }
 
 ErrnoOr<QpAttributes> attributes_from(const Hca& hca, const ib_uverbs_modify_qp& asked) {
@@ -50,11 +55,13 @@ ErrnoOr<QpAttributes> attributes_from(const Hca& hca, const ib_uverbs_modify_qp&
   attributes.state = static_cast<QpState>(asked.qp_state);
   attributes.access = asked.qp_access_flags;
   attributes.port = asked.port_num;
+  attributes.pkey_index = asked.pkey_index;
   attributes.qkey = asked.qkey;
   if ((asked.attr_mask & kQpAddress) != 0) {
     const ErrnoOr<wire::Address> remote = remote_address(hca, asked.dest);
     if (!remote) return refuse(remote.error());
     attributes.remote = *remote;
+    attributes.global = asked.dest.is_global != 0 || !hca.config().infiniband;
   }
   if ((asked.attr_mask & kQpPathMtu) != 0) {
     if (asked.path_mtu < 1 || asked.path_mtu > kLargestMtuCode) return refuse(EINVAL);
@@ -81,7 +88,6 @@ Errno modify_qp(Context& context, const ib_uverbs_modify_qp& asked) {
   const ErrnoOr<Object*> found = context.objects.find(asked.qp_handle, ObjectType::kQp);
   if (!found) return found.error() == ENOENT ? EINVAL : found.error();
   if ((asked.attr_mask & kQpPort) != 0 && asked.port_num != 1) return EINVAL;
-  if ((asked.attr_mask & kQpPkeyIndex) != 0 && asked.pkey_index != 0) return EINVAL;
   const ErrnoOr<QpAttributes> attributes = attributes_from(context.hca, asked);
   if (!attributes) return attributes.error();
   auto& object = static_cast<QueuePairObject&>(**found);
@@ -145,6 +151,7 @@ Errno write_query_qp(Context& context, WriteRequest& request) {
   answer.max_dest_rd_atomic = attributes->max_dest_rd_atomic;
   answer.min_rnr_timer = attributes->min_rnr_timer;
   answer.port_num = attributes->port;
+  answer.pkey_index = attributes->pkey_index;
   answer.timeout = attributes->timeout;
   answer.retry_cnt = attributes->retry_count;
   answer.rnr_retry = attributes->rnr_retry;

@@ -141,6 +141,7 @@ TEST_F(DevxCommands, addresses_bond_and_port_are_answered_whole) {
 TEST_F(DevxCommands, queue_pair_is_queried_whole_in_each_state) {
   QpAttributes attributes;
   attributes.port = 3;
+  attributes.pkey_index = 6;
   attributes.counter_set = 5;
   attributes.mtu_bytes = 2048;
   attributes.max_message_bytes = 1u << 29;
@@ -160,7 +161,9 @@ TEST_F(DevxCommands, queue_pair_is_queried_whole_in_each_state) {
       {QpState::kSqd, 5},   {QpState::kSqe, 4},  {QpState::kError, 6}};
   for (const auto& [state, number] : states) {
     for (const std::uint32_t access : {kRemoteRead + 0u, kRemoteWrite + 0u, kRemoteAtomic + 0u}) {
-      for (const bool infiniband : {false, true}) {
+      // The port's link layer, and whether packets have a GRH.
+      for (const auto& [infiniband, global] : {std::pair(false, true), {true, true}, {true, false}}) {
+        attributes.global = global;
         attributes.state = state;
         attributes.access = access;
         config_.infiniband = infiniband;
@@ -184,9 +187,11 @@ TEST_F(DevxCommands, queue_pair_is_queried_whole_in_each_state) {
                                                      {prm::qp::kLogRraMax, 3},
                                                      {prm::qp::kPathAckTimeout, 21},
                                                      {prm::qp::kPathPort, 3},
+                                                     {prm::qp::kPathPkeyIndex, 6},
+                                                     {prm::qp::kPathGrh, infiniband && global},
                                                      {prm::qp::kPathRemoteLid, infiniband ? 0x0203u : 0u}});
-        const auto& gid = attributes.remote.gid;
-        if (!infiniband) std::copy(gid.begin(), gid.end(), expected.begin() + prm::qp::kPathRemoteGidByte);
+        const auto gid = wire::gid_of(attributes.remote, infiniband ? 0 : 1);
+        if (global) std::copy(gid.begin(), gid.end(), expected.begin() + prm::qp::kPathRemoteGidByte);
         prm::Mailbox<prm::kQueryQpOutBytes> out{};
         const auto in = with<16>({{prm::kOpcode, 0x50b}, {prm::kObjectId, kQpn}});
         EXPECT_EQ(commands_.query({ObjectKind::kQp, kQpn, {}}, in, out), 0);

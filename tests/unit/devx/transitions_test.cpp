@@ -96,14 +96,27 @@ TEST_F(DevxCommands, init_to_rtr_on_a_path_that_leads_nowhere_is_refused) {
 TEST_F(DevxCommands, init_to_rtr_on_infiniband_leads_by_lid) {
   config_.infiniband = true;
   QpAttributes set;
-  EXPECT_CALL(hca_, modify_qp(kQpn, _, _)).WillOnce(DoAll(SaveArg<2>(&set), Return(0)));
+  EXPECT_CALL(hca_, modify_qp(kQpn, _, _)).Times(2).WillRepeatedly(DoAll(SaveArg<2>(&set), Return(0)));
   prm::Mailbox<prm::kModifyQpInBytes> in{};
   prm::set(in, prm::qp::kMtu, 5);
   prm::set(in, prm::qp::kPathRemoteLid, 0x0203);
   EXPECT_EQ(modify(prm::Opcode::kInit2Rtr, QpState::kInit, in), 0);
   EXPECT_EQ(set.remote, wire::Address::ipv4(0x7f000203));
+  EXPECT_FALSE(set.global);
   prm::set(in, prm::qp::kPathGrh, 1);
-  EXPECT_EQ(modify(prm::Opcode::kInit2Rtr, QpState::kInit, in), EREMOTEIO) << "a GRH without hops";
+  prm::set(in, prm::qp::kPathHopLimit, 1);
+  const wire::Gid gid = wire::gid_of(set.remote, 0);
+  std::ranges::copy(gid, in.begin() + prm::qp::kPathRemoteGidByte);
+  EXPECT_EQ(modify(prm::Opcode::kInit2Rtr, QpState::kInit, in), 0);
+  EXPECT_TRUE(set.global);
+  for (const PrmFieldValue& wrong :
+       {PrmFieldValue{prm::qp::kPathHopLimit, 0}, PrmFieldValue{prm::qp::kPathSourceGidIndex, 2},
+        PrmFieldValue{prm::qp::kPathRemoteLid, 0x0204}}) {
+    auto changed = in;
+    prm::set(changed, wrong.field, wrong.value);
+    EXPECT_EQ(modify(prm::Opcode::kInit2Rtr, QpState::kInit, changed), EREMOTEIO)
+        << "a GRH without hops, from no GID, to another port's GID";
+  }
   EXPECT_EQ(modify(prm::Opcode::kInit2Rtr, QpState::kInit, valid_init_to_rtr()), EREMOTEIO) << "no LID";
 }
 
@@ -124,6 +137,12 @@ TEST_F(DevxCommands, reset_to_init_on_no_such_port_key_or_path_state_is_refused)
     EXPECT_EQ(modify(prm::Opcode::kRst2Init, QpState::kReset, in), EREMOTEIO);
     EXPECT_EQ(prm::get(out_, prm::kSyndrome), static_cast<std::uint32_t>(Syndrome::kBadPath));
   }
+  config_.pkeys = {0xffff, 0x8001};
+  QpAttributes set;
+  EXPECT_CALL(hca_, modify_qp(kQpn, _, _)).WillOnce(DoAll(SaveArg<2>(&set), Return(0)));
+  prm::set(valid, prm::qp::kPathPkeyIndex, 1);
+  EXPECT_EQ(modify(prm::Opcode::kRst2Init, QpState::kReset, valid), 0);
+  EXPECT_EQ(set.pkey_index, 1);
 }
 
 TEST_F(DevxCommands, atomics_without_an_atomic_mode_are_no_right) {

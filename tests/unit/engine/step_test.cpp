@@ -105,9 +105,9 @@ Bytes counting(std::size_t length_bytes) {
 
 class Step : public testing::Test {
  protected:
-  explicit Step(std::size_t socket_bytes = 0) {
+  explicit Step(std::size_t socket_bytes = 0, const HcaConfig& config = {}) {
     script.socket_bytes = socket_bytes;
-    node.emplace(std::make_unique<ScriptedWire>(own_address, script), 4 << 20, HcaConfig{},
+    node.emplace(std::make_unique<ScriptedWire>(own_address, script), 4 << 20, config,
                  [this] { return now_ns; });
     peer.emplace(std::make_unique<ScriptedWire>(peer_address, peers_script), 4 << 20);
     node->connect(*peer, kPatient);
@@ -248,6 +248,78 @@ TEST_F(Step, packet_of_another_partition_is_dropped_whatever_its_membership) {
     psn += taken ? 1 : 0;
     EXPECT_EQ(hca().counters().dropped_packets, dropped) << pkey;
     EXPECT_EQ(hca().query_qp(node->qpn)->receive_psn, psn) << pkey;
+  }
+}
+
+// On a port that requires a GRH and is a limited member of its second partition.
+class VirtualFunction : public Step {
+ protected:
+  VirtualFunction() : Step(0, config()) {}
+  static HcaConfig config() {
+    HcaConfig config;
+    config.infiniband = config.grh_required = true;
+    config.pkeys = {0xffff, 0x0001};
+    return config;
+  }
+  Errno modify(std::uint32_t mask, const QpAttributes& attributes) {
+    return hca().modify_qp(node->qpn, mask, attributes);
+  }
+  bool takes(std::uint16_t pkey, bool has_grh) {
+    const std::uint32_t psn = hca().query_qp(node->qpn)->receive_psn;
+    const std::uint64_t dropped = hca().counters().dropped_packets;
+    roce::Headers headers;
+    headers.bth.opcode = roce::Opcode::kRcWriteOnly;
+    headers.bth.destination_qpn = node->qpn;
+    headers.bth.pkey = pkey;
+    headers.bth.psn = psn;
+    headers.bth.has_grh = has_grh;
+    arrive(headers);
+    hca().progress();
+    const bool taken = hca().query_qp(node->qpn)->receive_psn != psn;
+    EXPECT_EQ(hca().counters().dropped_packets, dropped + (taken ? 0 : 1));
+    return taken;
+  }
+};
+
+TEST_F(VirtualFunction, takes_packets_of_its_queue_pairs_partition_from_full_members) {
+  EXPECT_TRUE(takes(0xffff, true));
+  EXPECT_FALSE(takes(0x8001, true));
+  EXPECT_EQ(modify(kQpPkeyIndex, {.pkey_index = 2}), EINVAL) << "beyond the table";
+  ASSERT_EQ(modify(kQpPkeyIndex, {.pkey_index = 1}), 0);
+  EXPECT_TRUE(takes(0x8001, true));
+  EXPECT_FALSE(takes(0x0001, true)) << "both are limited members";
+  EXPECT_FALSE(takes(0x8002, true));
+  EXPECT_FALSE(takes(0xffff, true));
+}
+
+TEST_F(VirtualFunction, drops_what_has_no_grh) {
+  EXPECT_FALSE(takes(0xffff, false));
+  EXPECT_TRUE(takes(0xffff, true));
+}
+
+TEST_F(Step, packet_without_a_grh_is_taken_where_none_is_required) {
+  roce::Headers headers;
+  headers.bth.opcode = roce::Opcode::kRcWriteOnly;
+  headers.bth.destination_qpn = node->qpn;
+  headers.bth.psn = 0xfffff0;
+  headers.bth.has_grh = false;
+  arrive(headers);
+  hca().progress();
+  EXPECT_EQ(hca().counters().dropped_packets, 0u);
+}
+
+TEST_F(VirtualFunction, sends_the_p_key_of_its_table_and_a_grh_by_its_path) {
+  for (const bool global : {true, false}) {
+    ASSERT_EQ(modify(kQpPkeyIndex | kQpAddress, {.pkey_index = 1, .remote = peer_address, .global = global}),
+              0);
+    post_write(8);
+    hca().progress();
+    ASSERT_FALSE(script.sent.empty());
+    const auto packet = roce::decode(script.sent.back().datagram);
+    ASSERT_TRUE(packet);
+    EXPECT_EQ(packet->headers.bth.pkey, 0x0001);
+    EXPECT_EQ(packet->headers.bth.has_grh, global);
+    EXPECT_EQ(packet->headers.bth.destination_qpn, peer->qpn);
   }
 }
 

@@ -28,6 +28,7 @@ SendWqe used_wqe() {
   wqe.fault = Syndrome::kRetryExceeded;
   wqe.pieces = {{1, 2, 3, true}};
   wqe.inline_bytes.resize(2);
+  wqe.global = false;
   wqe.umr = std::make_unique<UmrRequest>();
   wqe.atomic_part = SendWqe::AtomicPart::kHighHalf;
   wqe.request.compare_mask = wqe.request.swap_or_add = wqe.request.length_bytes = 9;
@@ -37,13 +38,14 @@ SendWqe used_wqe() {
 
 // Names every member, because the binding must: a new one does not compile.
 void expect_equal(const SendWqe& wqe, const SendWqe& fresh) {
-  const auto& [blocks, fault, pieces, inline_bytes, destination, umr, atomic_part] =
+  const auto& [blocks, fault, pieces, inline_bytes, destination, global, umr, atomic_part] =
       static_cast<const SendBody&>(wqe);
   EXPECT_EQ(blocks, fresh.blocks);
   EXPECT_EQ(fault, fresh.fault);
   EXPECT_EQ(pieces, fresh.pieces);
   EXPECT_EQ(inline_bytes, fresh.inline_bytes);
   EXPECT_EQ(destination, fresh.destination);
+  EXPECT_EQ(global, fresh.global);
   EXPECT_EQ(umr == nullptr, fresh.umr == nullptr);
   EXPECT_EQ(atomic_part, fresh.atomic_part);
   EXPECT_TRUE(wqe.request == fresh.request);
@@ -261,6 +263,7 @@ TEST_F(WqeParser, datagram_send_says_where_it_goes) {
   EXPECT_EQ(wqe_.request.qkey, 0x11223344u);
   EXPECT_EQ(wqe_.request.destination_qpn, 0x55u);
   EXPECT_EQ(wqe_.destination, destination);
+  EXPECT_TRUE(wqe_.global);
   EXPECT_EQ(wqe_.request.length_bytes, 24u);
 
   vector.remote_lid_or_udp_source_port = 0x0304;
@@ -270,6 +273,13 @@ TEST_F(WqeParser, datagram_send_says_where_it_goes) {
   put(mlx5::DataSegment{24, 0x78, 0x6000});
   EXPECT_EQ(parse().fault, Syndrome::kNone);
   EXPECT_EQ(wqe_.destination, wire::Address::ipv4(0x7f000304));
+  EXPECT_FALSE(wqe_.global);
+  vector.grh_gid_flow = 1u << 30;
+  begin(0, WqeOpcode::kSend, 5);
+  put(vector);
+  put(mlx5::DataSegment{24, 0x78, 0x6000});
+  EXPECT_EQ(parse().fault, Syndrome::kNone);
+  EXPECT_TRUE(wqe_.global);
 
   vector.destination_qpn = 0x55;
   vector.remote_lid_or_udp_source_port = 0x0305;
@@ -281,6 +291,7 @@ TEST_F(WqeParser, datagram_send_says_where_it_goes) {
   EXPECT_EQ(parse().fault, Syndrome::kNone);
   EXPECT_EQ(wqe_.request.destination_qpn, 0x55u);
   EXPECT_EQ(wqe_.destination, wire::Address::ipv4(0x7f000305));
+  EXPECT_FALSE(wqe_.global);
   EXPECT_EQ(wqe_.request.length_bytes, 24u);
   vectors_ = AddressVectorUse::kByGid;
   EXPECT_EQ(parse().fault, Syndrome::kLocalQpOperation) << "no GID";

@@ -22,7 +22,7 @@ std::vector<Opcode> known_opcodes() {
 
 Headers full_headers(Opcode opcode) {
   Headers headers;
-  headers.bth = {opcode, true, true, 0, 0x8001, 0xabcdef, true, 0xfedcba, true};
+  headers.bth = {opcode, true, true, 0, 0x8001, 0xabcdef, true, 0xfedcba, true, false};
   headers.reth = {0x0123456789abcdef, 0x11223344, 0x55667788};
   headers.aeth = {0x62, 0x00c0de};
   headers.atomic = {0x1112131415161718, 0x21222324, 0x3132333435363738, 0x4142434445464748};
@@ -46,7 +46,7 @@ TEST(RoceCodec, every_opcode_encoded_decodes_to_the_same_fields) {
     const std::uint16_t extensions = extensions_of(opcode);
     EXPECT_EQ(out->headers.bth.opcode, opcode);
     EXPECT_TRUE(out->headers.bth.solicited && out->headers.bth.migration && out->headers.bth.ack_request &&
-                out->headers.bth.backward_congestion);
+                out->headers.bth.backward_congestion && !out->headers.bth.has_grh);
     EXPECT_EQ(out->headers.bth.pkey, in.bth.pkey);
     EXPECT_EQ(out->headers.bth.destination_qpn, in.bth.destination_qpn);
     EXPECT_EQ(out->headers.bth.psn, in.bth.psn);
@@ -82,6 +82,26 @@ TEST(RoceCodec, write_only_encodes_to_the_bytes_of_the_specification) {
   for (std::size_t i = 0; i < expected.size(); ++i) {
     EXPECT_EQ(std::to_integer<int>(bytes[i]), expected[i]) << "byte " << i;
   }
+}
+
+TEST(RoceCodec, path_replaces_p_key_and_the_mark_of_no_grh_alone) {
+  Headers headers = full_headers(Opcode::kRcAcknowledge);
+  std::array<std::byte, kMaxHeaderBytes> encoded{};
+  ASSERT_EQ(encode(headers, encoded), 16u);
+  for (const bool has_grh : {true, false}) {
+    headers.bth.pkey = 0x1234;
+    headers.bth.has_grh = has_grh;
+    std::array<std::byte, kMaxHeaderBytes> expected{};
+    ASSERT_EQ(encode(headers, expected), 16u);
+    set_path(encoded, 0x1234, has_grh);
+    EXPECT_EQ(encoded, expected) << has_grh;
+  }
+}
+
+TEST(RoceCodec, p_keys_may_talk_in_one_partition_of_which_one_is_a_full_member) {
+  EXPECT_TRUE(may_talk(0xffff, 0xffff) && may_talk(0x7fff, 0xffff) && may_talk(0x8001, 0x0001));
+  EXPECT_FALSE(may_talk(0x7fff, 0x7fff) || may_talk(0x8001, 0xffff) || may_talk(0x8001, 0x8002));
+  EXPECT_FALSE(may_talk(0x8000, 0x8000) || may_talk(0, 0x8000)) << "no partition";
 }
 
 // Bytes as in the specification, each header alone behind a BTH of zeros.
@@ -122,6 +142,7 @@ TEST(RoceCodec, each_flag_of_the_bth_is_one_bit_of_its_own) {
         Case{&Bth::backward_congestion, 4, 0x40}}) {
     Headers headers;
     headers.bth.opcode = Opcode::kRcSendOnly;
+    headers.bth.pkey = 0;
     headers.bth.*flag = true;
     std::array<std::byte, kBthBytes> bytes{};
     ASSERT_EQ(encode(headers, bytes), kBthBytes);
@@ -133,7 +154,16 @@ TEST(RoceCodec, each_flag_of_the_bth_is_one_bit_of_its_own) {
          {&Bth::solicited, &Bth::migration, &Bth::ack_request, &Bth::backward_congestion}) {
       EXPECT_EQ(decoded.*other, other == flag) << at;
     }
+    EXPECT_TRUE(decoded.has_grh);
   }
+  Headers headers;
+  headers.bth.opcode = Opcode::kRcSendOnly;
+  headers.bth.pkey = 0;
+  headers.bth.has_grh = false;
+  std::array<std::byte, kBthBytes> bytes{};
+  ASSERT_EQ(encode(headers, bytes), kBthBytes);
+  EXPECT_EQ(bytes, (std::array<std::byte, kBthBytes>{std::byte{0x04}, {}, {}, {}, std::byte{0x01}}));
+  EXPECT_FALSE(decode(bytes)->headers.bth.has_grh);
 }
 
 TEST(RoceWindow, grants_and_markers_are_four_numbers_in_network_order) {

@@ -67,6 +67,8 @@ TEST(IpHeader, grh_of_ipv6_is_the_whole_header) {
   std::ranges::copy(source, expected.begin() + 8);
   std::ranges::copy(destination, expected.begin() + 24);
   EXPECT_EQ(numbers(grh(source, destination, false, 0x0123)), expected);
+  expected[6] = 0x1b;
+  EXPECT_EQ(numbers(infiniband_grh(source, destination, 0x0123)), expected);
 }
 
 }  // namespace ip_header_test

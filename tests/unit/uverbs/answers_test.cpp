@@ -50,6 +50,7 @@ class Tree : public testing::Test {
     HcaConfig config;
     config.name = name;
     config.infiniband = infiniband;
+    if (infiniband) config.pkeys.push_back(0x0001);
     config.device_memory_bytes = 0;
     auto wire = std::make_unique<EchoWire>(*wire::Address::parse(address));
     made_.push_back(std::make_unique<Engine>(config, std::move(wire), nullptr, [] { return 1u; }));

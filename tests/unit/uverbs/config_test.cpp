@@ -62,6 +62,27 @@ TEST(Config, link_layer_goes_by_name) {
   EXPECT_FALSE(configure({{"GDX_SOFTHCA_LINK_LAYER", "ib"}}));
 }
 
+TEST(Config, p_keys_are_a_list_that_begins_with_the_default_partition) {
+  const auto pkeys = [](const char* list, const char* layer = "infiniband") {
+    return configure({{"GDX_SOFTHCA_PKEYS", list}, {"GDX_SOFTHCA_LINK_LAYER", layer}});
+  };
+  using Table = std::vector<std::uint16_t>;
+  EXPECT_EQ(configure({})->first.pkeys, Table{0xffff});
+  EXPECT_EQ(pkeys("0x7fff")->first.pkeys, Table{0x7fff});
+  EXPECT_EQ(pkeys("0xffff,0x8001,0x0,0x2", "infiniband_grh")->first.pkeys, (Table{0xffff, 0x8001, 0, 2}));
+  std::string longest = "0xffff";
+  for (int i = 1; i < 128; ++i) longest += ",0x1";
+  EXPECT_EQ(pkeys(longest.c_str())->first.pkeys.size(), 128u);
+  longest += ",0x1";
+  for (const char* const wrong :
+       {"0x8001,0xffff", "ffff", "0xffff,", "0xffff,,0x1", "0xffff,0x10000", "0xffff,0x1 ", longest.c_str()})
+    EXPECT_FALSE(pkeys(wrong)) << wrong;
+  EXPECT_EQ(
+      pkeys("0xffff,0x8001", "ethernet").error().message,
+      "GDX_SOFTHCA_PKEYS=0xffff,0x8001: must be 1 to 128 P_Keys of an InfiniBand port, as 0xffff,0x8001; the "
+      "first 0xffff or 0x7fff");
+}
+
 TEST(Config, planted_faults_go_by_name) {
   EXPECT_EQ(configure({})->fault, PlantedFault::kNone);
   EXPECT_EQ(configure({{"GDX_SOFTHCA_FAULT", "lost_add"}})->fault, PlantedFault::kLostAdd);
@@ -107,7 +128,7 @@ std::vector<std::string> members_of(const Configuration& all) {
           fmt::format("receive_credits {}", first.receive_credits),
           fmt::format("receive_window {}", first.receive_window),
           fmt::format("rate {}", first.rate_gbps),
-          fmt::format("infiniband {}", first.infiniband),
+          fmt::format("infiniband {}{}", first.infiniband, first.grh_required ? " with GRHs" : ""),
           fmt::format("data_order {}", static_cast<int>(first.data_order)),
           fmt::format("strict {}", first.strict),
           fmt::format("record {}", name(first.record)),
@@ -195,9 +216,9 @@ TEST(Config, each_choice_is_either_value_and_nothing_else) {
       {"GDX_SOFTHCA_WIRE", "carrier", {"udp=0", "shm=2", "auto=1"}, {"UDP", "tcp"}, "udp, shm or auto"},
       {"GDX_SOFTHCA_LINK_LAYER",
        "infiniband",
-       {"ethernet=false", "infiniband=true"},
+       {"ethernet=false", "infiniband=true", "infiniband_grh=true with GRHs"},
        {"ib"},
-       "ethernet or infiniband"},
+       "ethernet, infiniband or infiniband_grh"},
       {"GDX_SOFTHCA_DATA_ORDER",
        "data_order",
        {"chosen=0", "kept=1", "any=2"},

@@ -69,9 +69,9 @@ class DeviceMethods : public DeviceNode {
 
 class InfinibandMethods : public DeviceMethods {
  protected:
-  InfinibandMethods() {
-    hca_ = std::make_unique<NotingEngine>(config_of(4096, true), std::make_unique<EchoWire>(),
-                                          device_memory_.memory(), [this] { return ++random_; });
+  explicit InfinibandMethods(const HcaConfig& config = config_of(4096, true)) {
+    hca_ = std::make_unique<NotingEngine>(config, std::make_unique<EchoWire>(), device_memory_.memory(),
+                                          [this] { return ++random_; });
     context_ = std::make_unique<Context>(*hca_, *PageFile::create(device_memory_), channels_);
     context_->opened = true;
   }
@@ -173,6 +173,27 @@ TEST_F(InfinibandMethods, port_has_a_subnet_manager_and_needs_no_grh) {
   EXPECT_EQ(base.lid, 2);
   EXPECT_EQ(base.sm_lid, 1);
   EXPECT_EQ(base.flags, 0);
+}
+
+class VirtualFunctionMethods : public InfinibandMethods {
+ protected:
+  VirtualFunctionMethods() : InfinibandMethods(config()) {}
+  static HcaConfig config() {
+    HcaConfig made = config_of(4096, true);
+    made.grh_required = true;
+    made.pkeys = {0xffff, 0x8001, 0};
+    return made;
+  }
+};
+
+TEST_F(VirtualFunctionMethods, port_needs_a_grh_and_has_a_p_key_table) {
+  const ib_uverbs_query_port_resp base = port().legacy_resp;
+  EXPECT_EQ(base.link_layer, 1);
+  EXPECT_EQ(base.flags, 1);
+  EXPECT_EQ(base.pkey_tbl_len, 3);
+  EXPECT_EQ(
+      answer<ib_uverbs_query_device_resp>(IB_USER_VERBS_CMD_QUERY_DEVICE, ib_uverbs_query_device{}).max_pkeys,
+      3);
 }
 
 TEST_F(DeviceMethods, port_that_is_not_there_is_refused_by_each_query) {

@@ -105,5 +105,48 @@ TEST_F(QueueMethods, queue_pair_changed_is_queried_as_it_was_set) {
   EXPECT_EQ(error_of(IB_USER_VERBS_CMD_QUERY_QP, query), EINVAL);
 }
 
+// Of InfiniBand, and it requires a GRH.
+class VirtualFunctionQueues : public QueueMethods {
+ protected:
+  VirtualFunctionQueues() : QueueMethods(config()) {}
+  static HcaConfig config() {
+    HcaConfig made;
+    made.infiniband = made.grh_required = true;
+    made.pkeys = {0xffff, 0x8001};
+    return made;
+  }
+};
+
+TEST_F(VirtualFunctionQueues, path_has_the_grh_and_the_gid_of_its_lids_port) {
+  ib_uverbs_modify_qp asked{};
+  asked.qp_handle = add_qp(qp());
+  asked.qp_state = 1;
+  asked.attr_mask = kQpState | kQpPkeyIndex | kQpPort | kQpAccessFlags;
+  asked.port_num = 1;
+  asked.pkey_index = 1;
+  ASSERT_EQ(error_of(IB_USER_VERBS_CMD_MODIFY_QP, asked, 0), 0);
+  asked.qp_state = 2;
+  asked.attr_mask = kQpState | kQpAddress | kQpPathMtu | kQpDestinationQpn | kQpReceivePsn |
+                    kQpMaxDestRdAtomic | kQpMinRnrTimer;
+  asked.path_mtu = 3;
+  asked.dest.dlid = 0x0102;
+  asked.dest.is_global = 1;
+  const wire::Gid gid = wire::gid_of(wire::Address::ipv4(0x7f000102), 0);
+  std::ranges::copy(gid, asked.dest.dgid);
+  ib_uverbs_modify_qp wrong = asked;
+  wrong.dest.is_global = 0;
+  EXPECT_EQ(error_of(IB_USER_VERBS_CMD_MODIFY_QP, wrong, 0), EINVAL);
+  wrong = asked;
+  wrong.dest.dlid = 0x0103;
+  EXPECT_EQ(error_of(IB_USER_VERBS_CMD_MODIFY_QP, wrong, 0), EINVAL);
+  ASSERT_EQ(error_of(IB_USER_VERBS_CMD_MODIFY_QP, asked, 0), 0);
+  const QpAttributes made = *hca_->query_qp(number_of(asked.qp_handle));
+  EXPECT_TRUE(made.global);
+  EXPECT_EQ(made.pkey_index, 1);
+  ib_uverbs_query_qp query{};
+  query.qp_handle = asked.qp_handle;
+  EXPECT_EQ(answer<ib_uverbs_query_qp_resp>(IB_USER_VERBS_CMD_QUERY_QP, query).pkey_index, 1);
+}
+
 }  // namespace modify_methods_test
 }  // namespace gdx::softhca::uverbs

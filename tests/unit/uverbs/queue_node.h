@@ -47,6 +47,7 @@ struct Srq {
 
 class QueueMethods : public DeviceNode {
  protected:
+  explicit QueueMethods(const HcaConfig& config = {}) : DeviceNode(config) {}
   void SetUp() override {
     DeviceNode::SetUp();
     pd_ = alloc_pd();
