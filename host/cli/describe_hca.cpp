@@ -1,6 +1,7 @@
 #include "host/cli/describe_hca.h"
 
 #include <arpa/inet.h>
+#include <endian.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -47,7 +48,7 @@ std::string mapping_of(const void* address, std::size_t bytes) {
 
 // The register that the next endpoint would get.
 Json describe_doorbell(const Hca& hca) {
-  const auto options = resolve_endpoint_options({}, hca.is_software());
+  const auto options = resolve_endpoint_options({}, hca.is_software(), hca.link_layer());
   if (!options) return {{"kind", "none"}, {"mapping", options.error().message}};
   if (const auto checked = check_doorbell(hca, *options->doorbell, {}); !checked)
     return {{"kind", "none"}, {"mapping", checked.error().message}};
@@ -121,6 +122,17 @@ double rate_gbps(const ibv_port_attr& port) {
   return value_of(kLanes, port.active_width) * value_of(kSpeeds, port.active_speed);
 }
 
+// The entries in use of the port's P_Key table.
+Json pkeys_of(const Hca& hca, std::uint16_t entries) {
+  Json pkeys = Json::array();
+  for (int index = 0; index < entries; ++index) {
+    __be16 pkey = 0;
+    if (ibv_query_pkey(hca.context(), hca.port(), index, &pkey) == 0 && pkey != 0)
+      pkeys.push_back(fmt::format("{:#06x}", be16toh(pkey)));
+  }
+  return pkeys;
+}
+
 Json describe_port(const Hca& hca) {
   ibv_port_attr port{};
   if (const int error = ibv_query_port(hca.context(), hca.port(), &port); error != 0)
@@ -130,7 +142,9 @@ Json describe_port(const Hca& hca) {
           {"link", port.link_layer == IBV_LINK_LAYER_ETHERNET ? "Ethernet" : "InfiniBand"},
           {"rate_gbps", rate_gbps(port)},
           {"mtu_bytes", kSmallestMtuBytes << port.active_mtu},
-          {"max_mtu_bytes", kSmallestMtuBytes << port.max_mtu}};
+          {"max_mtu_bytes", kSmallestMtuBytes << port.max_mtu},
+          {"grh_required", (port.flags & IBV_QPF_GRH_REQUIRED) != 0},
+          {"pkeys", pkeys_of(hca, port.pkey_tbl_len)}};
 }
 
 // Adds the PCI place; a software HCA has none.

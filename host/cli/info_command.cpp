@@ -1,7 +1,10 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
 
 #include "base/command_line.h"
 #include "base/output.h"
@@ -58,9 +61,14 @@ void print_gpus(const Json& cuda) {
 
 std::string port_text(const Json& port) {
   if (port.contains("reason")) return string_of(port["reason"]);
-  return fmt::format("{}, {} Gb/s, {}, MTU {} B of {}", string_of(port["state"]),
-                     port["rate_gbps"].get<double>(), string_of(port["link"]),
-                     port["mtu_bytes"].get<std::uint32_t>(), port["max_mtu_bytes"].get<std::uint32_t>());
+  const std::string text =
+      fmt::format("{}, {} Gb/s, {}, MTU {} B of {}", string_of(port["state"]),
+                  port["rate_gbps"].get<double>(), string_of(port["link"]),
+                  port["mtu_bytes"].get<std::uint32_t>(), port["max_mtu_bytes"].get<std::uint32_t>());
+  if (port["link"] == name(LinkLayer::kEthernet)) return text;
+  return fmt::format("{}, {}, P_Keys {}", text,
+                     port["grh_required"].get<bool>() ? "requires a GRH" : "requires no GRH",
+                     fmt::join(port["pkeys"].get<std::vector<std::string>>(), " "));
 }
 
 std::string place_text(const Json& hca) {

@@ -16,7 +16,11 @@ namespace {
 bool leads_back(const Hca& hca, const EndpointAddress& peer) {
   ibv_port_attr attributes{};
   if (ibv_query_port(hca.context(), hca.port(), &attributes) != 0) return true;
-  if (attributes.lid != 0 && (peer.lid ^ attributes.lid) >> attributes.lmc == 0) return true;
+  // By a FLID packets go out to that LID, whatever the peer says of its own.
+  const auto is_own = [&](std::uint16_t lid) {
+    return attributes.lid != 0 && (lid ^ attributes.lid) >> attributes.lmc == 0;
+  };
+  if (is_own(peer.lid) || is_own(flid_of(peer.gid))) return true;
   for (int index = 0; index < attributes.gid_tbl_len; ++index) {
     ibv_gid gid{};
     if (ibv_query_gid(hca.context(), hca.port(), index, &gid) == 0 &&

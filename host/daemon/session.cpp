@@ -59,11 +59,10 @@ constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 46;  // so that sums of
 Result<MappedPages> map_client_file(const std::vector<Descriptor>& files, int own_file, std::uint64_t offset,
                                     std::uint64_t bytes) {
   if (files.size() != 1) return fail(Status::kInvalidArgument, "the request needs one open file");
-  if (offset % page_bytes() != 0 || bytes == 0 || bytes > kMostBytes || offset > kMostBytes) {
+  if (offset % page_bytes() != 0 || bytes == 0 || bytes > kMostBytes || offset > kMostBytes)
     return fail(
         Status::kInvalidArgument,
         fmt::format("{} bytes at offset {} of a file cannot be mapped: begin at a page", bytes, offset));
-  }
   const std::uint64_t whole = (bytes + page_bytes() - 1) / page_bytes() * page_bytes();
   GDX_TRY(check_shared_file(files.front().value(), offset + whole));
   if (identity_of(files.front().value()) == identity_of(own_file))
@@ -114,10 +113,9 @@ Result<void> check_pool_limits(const StagingOptions& options, const Hca& hca, co
                           hca.device_memory_bytes()));
 }
 
-Result<EndpointOptions> options_of(const ipc::CreateEndpoint& request, bool hca_is_software) {
-  const auto last_sharing = static_cast<std::uint8_t>(Sharing::kShared);
-  const auto last_doorbell = static_cast<std::uint8_t>(DoorbellKind::kBlueFlame);
-  const bool known = request.sharing <= last_sharing && request.doorbell <= last_doorbell;
+Result<EndpointOptions> options_of(const ipc::CreateEndpoint& request, const Hca& hca) {
+  const bool known = request.sharing <= static_cast<std::uint8_t>(Sharing::kShared) &&
+                     request.doorbell <= static_cast<std::uint8_t>(DoorbellKind::kBlueFlame);
   if (!known) return fail(Status::kInvalidArgument, "an endpoint's sharing and doorbell are 0 or 1");
   EndpointOptions options;
   options.send_queue_blocks = request.send_queue_blocks;
@@ -132,10 +130,11 @@ Result<EndpointOptions> options_of(const ipc::CreateEndpoint& request, bool hca_
   options.hop_limit = request.hop_limit;
   options.traffic_class = request.traffic_class;
   options.service_level = request.service_level;
+  if (request.pkey != 0) options.pkey = request.pkey;
   options.adaptive_routing = request.adaptive_routing != 0;
   options.timeout_ns = kMaxWaitNs;  // the client's own affair
   options.may_time_out_before_retries = true;
-  return resolve_endpoint_options(options, hca_is_software);
+  return resolve_endpoint_options(options, hca.is_software(), hca.link_layer());
 }
 
 }  // namespace
@@ -436,6 +435,7 @@ Result<Answer> Session::open_hca(const ipc::OpenHca& request) {
   answer.path_mtu_bytes = hca.path_mtu_bytes();
   answer.gid_index = hca.gid_index();
   answer.lid = hca.lid();
+  answer.grh_required = hca.grh_required() ? 1 : 0;
   answer.is_software = hca.is_software() ? 1 : 0;
   const std::lock_guard lock(mutex_);
   hca_ = std::move(opened);
@@ -515,13 +515,11 @@ Result<Session::ServedEndpoint*> Session::endpoint(std::uint32_t number) {
 }
 
 Result<Answer> Session::create_endpoint(const ipc::CreateEndpoint& request, Files& files) {
-  const EndpointOptions options = GDX_TRY(options_of(request, hca_->hca.is_software()));
+  const EndpointOptions options = GDX_TRY(options_of(request, hca_->hca));
   auto count = GDX_TRY(group_->endpoints.take(1));
   auto share = GDX_TRY(group_->registered_bytes.take(request.queue_bytes));
-  std::shared_ptr<GroupPool> nic;
-  std::shared_ptr<GroupPool> host;
-  if (options.slot_count != 0) nic = GDX_TRY(pool(request.pool));
-  if (options.bounce_slot_count != 0) host = GDX_TRY(pool(request.bounce_pool));
+  auto nic = options.slot_count != 0 ? GDX_TRY(pool(request.pool)) : nullptr;
+  auto host = options.bounce_slot_count != 0 ? GDX_TRY(pool(request.bounce_pool)) : nullptr;
   const StagingPools pools(nic ? &nic->pool : nullptr, host ? &host->pool : nullptr);
   const auto slots = GDX_TRY(check_pools(pools, options));
   std::optional<SharedRegion> queue;
@@ -558,7 +556,9 @@ Result<Answer> Session::create_endpoint(const ipc::CreateEndpoint& request, File
       .map_offset = facts.doorbell_place.map_offset,
       .register_offset = facts.doorbell_place.register_offset,
       .blueflame_half_bytes = static_cast<std::uint16_t>(facts.blueflame_half_bytes),
-      .data_order = static_cast<std::uint16_t>(facts.data_order)};
+      .data_order = static_cast<std::uint16_t>(facts.data_order),
+      .pkey = facts.pkey,
+      .reserved = {}};
   endpoints_.emplace(answer.endpoint, std::move(served));
   return answer_of(Kind::kCreateEndpoint, answer, hca_->command_file.value());
 }

@@ -34,14 +34,16 @@ std::string kernel_release() {
 std::string describe_hca(const Machine& machine, const Hca& hca) {
   const auto seen = std::ranges::find(machine.hcas, hca.name(), &HcaSeen::name);
   const bool known = seen != machine.hcas.end();
-  return fmt::format("{}{}: {}, port 1 active, MTU {}, GID {} {}, {} B of device memory, {}, firmware {}{}",
-                     hca.name(), hca.is_software() ? " (software)" : "",
-                     known && !seen->link_layer.empty() ? seen->link_layer : "link layer ?",
-                     hca.path_mtu_bytes(), hca.gid_index(), hca.address_text(), hca.device_memory_bytes(),
-                     describe_lag(hca.routing()), hca.firmware(),
-                     machine.exists(fmt::format("/sys/class/infiniband/{}/device/physfn", hca.name()))
-                         ? ", a virtual function"
-                         : "");
+  return fmt::format(
+      "{}{}: {}{}, port 1 active, MTU {}, GID {} {}, {} B of device memory, {}, firmware {}{}", hca.name(),
+      hca.is_software() ? " (software)" : "",
+      known && !seen->link_layer.empty() ? seen->link_layer : "link layer ?",
+      hca.link_layer() == LinkLayer::kInfiniBand && hca.grh_required() ? " that requires a GRH" : "",
+      hca.path_mtu_bytes(), hca.gid_index(), hca.address_text(), hca.device_memory_bytes(),
+      describe_lag(hca.routing()), hca.firmware(),
+      machine.exists(fmt::format("/sys/class/infiniband/{}/device/physfn", hca.name()))
+          ? ", a virtual function"
+          : "");
 }
 
 struct Field {
@@ -53,6 +55,7 @@ struct Field {
 // Fields that QUERY_QP returns at the offsets at which these commands set them.
 constexpr std::array kContextFields = {
     Field{"counter_set_id", prm::qp::kCounterSet, "RST2INIT_QP"},
+    Field{"pkey_index", prm::qp::kPathPkeyIndex, "RST2INIT_QP"},
     Field{"rwe", prm::qp::kRemoteWrite, "RST2INIT_QP"},
     Field{"rre", prm::qp::kRemoteRead, "RST2INIT_QP"},
     Field{"rae", prm::qp::kRemoteAtomic, "RST2INIT_QP"},
@@ -255,7 +258,10 @@ StepResult create_objects(Bench& bench) {
   const auto different = differences(bench.commands, *context);
   for (const std::string& one : different) result.facts.push_back({"QUERY_QP", one});
   result.verdict = different.empty() ? Verdict::kOk : Verdict::kFail;
-  result.value = created + "two queue pairs to each other in RTS; ";
+  const char* const grh = prm::get32(*context, prm::qp::kPathGrh) != 0 ? " with a GRH" : " without a GRH";
+  result.value = created + "two queue pairs to each other in RTS";
+  if (hca.link_layer() == LinkLayer::kInfiniBand) result.value += grh;
+  result.value += "; ";
   result.value += different.empty() ? fmt::format("QUERY_QP tells its {} fields", kContextFields.size() + 1)
                                     : fmt::format("QUERY_QP differs: {}", fmt::join(different, ", "));
   return result;

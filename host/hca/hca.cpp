@@ -232,6 +232,7 @@ Result<Hca> Hca::open_by(std::shared_ptr<ipc::Daemon> daemon, const HcaOptions& 
   std::memcpy(hca.gid_.raw, answer.gid, sizeof hca.gid_.raw);
   hca.gid_index_ = answer.gid_index;
   hca.lid_ = answer.lid;
+  hca.grh_required_ = answer.grh_required != 0;
   hca.path_mtu_bytes_ = answer.path_mtu_bytes;
   hca.device_memory_bytes_ = answer.device_memory_bytes;
   hca.is_software_ = answer.is_software != 0;
@@ -337,6 +338,7 @@ Result<void> Hca::read_port(std::optional<std::uint64_t> gid_index) {
                 fmt::format("port 1 of HCA {} is InfiniBand and has no LID: start a subnet manager", name_));
   }
   if (infiniband) lid_ = attributes.lid;
+  grh_required_ = (attributes.flags & IBV_QPF_GRH_REQUIRED) != 0;
   path_mtu_bytes_ = kSmallestMtuBytes << attributes.active_mtu;
   counter_set_ = read_counter_set(pd(), port());
   routing_ = query_routing(context());
@@ -347,8 +349,17 @@ Result<void> Hca::read_port(std::optional<std::uint64_t> gid_index) {
 
 Result<void> Hca::choose_gid(int gid_count, std::optional<std::uint64_t> wanted) {
   if (lid_ != 0) {
-    gid_index_ = static_cast<std::uint8_t>(wanted.value_or(0));
-    if (ibv_query_gid(context(), port(), gid_index_, &gid_) == 0) return {};
+    constexpr std::uint8_t kRoutableIndex = 1;  // at which a subnet manager puts a GID with a FLID
+    ibv_gid_entry entry{};
+    const auto has_gid = [&](std::uint8_t index) {
+      return ibv_query_gid_ex(context(), port(), index, &entry, 0) == 0;
+    };
+    const bool routable = !wanted && has_gid(kRoutableIndex) && flid_of(entry.gid.raw) != 0;
+    gid_index_ = routable ? kRoutableIndex : static_cast<std::uint8_t>(wanted.value_or(0));
+    if (has_gid(gid_index_)) {
+      gid_ = entry.gid;
+      return {};
+    }
     return fail(Status::kUnsupported, fmt::format("port 1 of HCA {} has no GID at index {}: leave out {}",
                                                   name_, gid_index_, kGidIndexVariable));
   }
@@ -384,6 +395,11 @@ Result<void> Hca::choose_gid(int gid_count, std::optional<std::uint64_t> wanted)
   return fail(Status::kUnsupported, fmt::format("port 1 of HCA {} has no RoCE v2 address: give its network "
                                                 "interface an IP address",
                                                 name_));
+}
+
+std::uint16_t flid_of(const std::uint8_t (&gid)[16]) {
+  const bool site_local = gid[0] == 0xfe && gid[1] == 0xc0 && gid[2] == 0 && gid[3] == 0;
+  return site_local ? static_cast<std::uint16_t>(gid[4] << 8 | gid[5]) : std::uint16_t{0};
 }
 
 std::string address_text(const std::uint8_t (&gid)[16]) {

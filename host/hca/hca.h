@@ -41,8 +41,9 @@ inline constexpr char kGidIndexVariable[] = "GDX_GID_INDEX";
 struct HcaOptions {
   std::string name = {};  // empty: $GDX_HCA, and failing that the nearest mlx5 HCA that serves
   // Index in the port's GID table, of a RoCE v2 address, or of any on InfiniBand. None: $GDX_GID_INDEX;
-  // without it an IPv4 address before an IPv6 one before a link-local one, on InfiniBand the first. Peers
-  // need an address of one kind. One that is not named is of an interface in this network namespace.
+  // without it an IPv4 address before an IPv6 one before a link-local one, on InfiniBand that at index 1 if
+  // it has a FLID, else the first. Peers need an address of one kind. One that is not named is of an
+  // interface in this network namespace.
   std::optional<std::uint8_t> gid_index = std::nullopt;
   // Ignores the port, which may be down or without an address. For queries, and for objects that are not
   // connected. gid(), path_mtu_bytes(), counter_set() and routing() are 0.
@@ -60,6 +61,16 @@ struct HcaOptions {
 // Returns the names of the RDMA devices in libibverbs's order.
 // Errors: kSystem when the list cannot be read. Threads: any.
 [[nodiscard]] Result<std::vector<std::string>> list_hcas();
+
+enum class LinkLayer : std::uint8_t { kEthernet, kInfiniBand };
+[[nodiscard]] constexpr const char* name(LinkLayer layer) {
+  return layer == LinkLayer::kEthernet ? "Ethernet" : "InfiniBand";
+}
+
+// Returns the FLID of a site-local GID (fec0::FLID:SUBNET:EUI64), the LID by which switches of other
+// InfiniBand subnets lead to it through a router; 0: it has none. Source: UCX ib_iface.c,
+// uct_ib_iface_gid_extract_flid; NCCL net_ib/connect.cc, ncclIbExtractFlid.
+[[nodiscard]] std::uint16_t flid_of(const std::uint8_t (&gid)[16]);
 
 // Returns "127.0.0.2" for an IPv4-mapped GID, the IPv6 notation for any other.
 [[nodiscard]] std::string address_text(const std::uint8_t (&gid)[16]);
@@ -96,6 +107,12 @@ class Hca {
   [[nodiscard]] std::uint8_t port() const { return 1; }
   // LID of an InfiniBand port; 0: the port is Ethernet's.
   [[nodiscard]] std::uint16_t lid() const { return lid_; }
+  [[nodiscard]] LinkLayer link_layer() const {
+    return lid_ != 0 ? LinkLayer::kInfiniBand : LinkLayer::kEthernet;
+  }
+  // Packets to this port need a GRH: it is Ethernet's, or shares its LID with others, as virtual functions
+  // do.
+  [[nodiscard]] bool grh_required() const { return grh_required_; }
   [[nodiscard]] const ibv_gid& gid() const { return gid_; }
   [[nodiscard]] std::uint8_t gid_index() const { return gid_index_; }
   [[nodiscard]] std::string address_text() const { return gdx::address_text(gid_.raw); }
@@ -144,6 +161,7 @@ class Hca {
   ibv_gid gid_{};
   std::uint8_t gid_index_ = 0;
   std::uint16_t lid_ = 0;
+  bool grh_required_ = false;
   std::uint32_t path_mtu_bytes_ = 0;
   std::uint8_t counter_set_ = 0;
   Routing routing_;

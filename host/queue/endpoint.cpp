@@ -18,6 +18,7 @@
 #include "host/queue/doorbell.h"
 #include "host/queue/flight.h"
 #include "host/queue/host_ringer.h"
+#include "host/queue/network.h"
 #include "host/queue/owner_word.h"
 #include "host/queue/queue_memory.h"
 #include "host/queue/queue_objects.h"
@@ -44,6 +45,7 @@ struct Endpoint::Impl {
       : hca_name(the_hca.name()),
         gid(the_hca.gid()),
         lid(the_hca.lid()),
+        grh_required(the_hca.grh_required()),
         mtu_bytes(the_hca.path_mtu_bytes()),
         daemon(the_hca.daemon()),
         options(resolved_options),
@@ -68,6 +70,7 @@ struct Endpoint::Impl {
   std::string hca_name;
   ibv_gid gid;
   std::uint16_t lid;  // 0: Ethernet
+  bool grh_required;
   std::uint32_t mtu_bytes;
   std::shared_ptr<ipc::Daemon> daemon;
   EndpointOptions options;  // nothing of it is left open
@@ -168,7 +171,8 @@ Result<Endpoint> Endpoint::create(const Hca& hca, StagingPools pools, const Endp
 
 Result<Endpoint> Endpoint::create_placed(const Hca& hca, StagingPools pools, const EndpointOptions& given) {
   const TraceSpan span("Endpoint::create");
-  const EndpointOptions options = GDX_TRY(resolve_endpoint_options(given, hca.is_software()));
+  const EndpointOptions options =
+      GDX_TRY(resolve_endpoint_options(given, hca.is_software(), hca.link_layer()));
   if (!options.may_ring_unprobed_blueflame) {
     GDX_TRY(check_doorbell(hca, *options.doorbell, site_options(options)));
   }
@@ -197,6 +201,8 @@ EndpointAddress Endpoint::address() const {
   address.mtu_bytes = static_cast<std::uint16_t>(impl_->mtu_bytes);
   address.lid = impl_->lid;
   std::copy(std::begin(impl_->gid.raw), std::end(impl_->gid.raw), std::begin(address.gid));
+  address.pkey = impl_->queue->facts().pkey;
+  address.grh_required = impl_->grh_required ? 1 : 0;
   return address;
 }
 
@@ -210,12 +216,7 @@ Result<void> Endpoint::connect(const EndpointAddress& peer) {
     case Connection::kBroken:
       return fail(Status::kQueueError, "the endpoint could not be connected before: make another");
   }
-  if ((peer.lid != 0) != (impl_->lid != 0)) {
-    const auto layer = [](std::uint16_t lid) { return lid != 0 ? "InfiniBand" : "Ethernet"; };
-    return fail(Status::kInvalidArgument,
-                fmt::format("the peer's port is {}, and that of HCA {} is {}: choose HCAs of one network",
-                            layer(peer.lid), impl_->hca_name, layer(impl_->lid)));
-  }
+  GDX_TRY(check_one_network(address(), peer));
   impl_->peer = peer;
   impl_->peer_text = fmt::format("QP {:#x} at {}", peer.qpn, address_text(peer.gid));
   auto done = impl_->queue->connect(peer);

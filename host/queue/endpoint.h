@@ -34,6 +34,7 @@ inline constexpr char kAckTimeoutVariable[] = "GDX_ACK_TIMEOUT";
 inline constexpr char kRetryCountVariable[] = "GDX_RETRY_COUNT";
 inline constexpr char kTrafficClassVariable[] = "GDX_TRAFFIC_CLASS";
 inline constexpr char kServiceLevelVariable[] = "GDX_SERVICE_LEVEL";
+inline constexpr char kPkeyVariable[] = "GDX_PKEY";
 inline constexpr char kAdaptiveRoutingVariable[] = "GDX_ADAPTIVE_ROUTING";
 inline constexpr char kDoorbellVariable[] = "GDX_DOORBELL";  // plain or blueflame
 
@@ -62,7 +63,12 @@ struct EndpointOptions {
   std::uint8_t min_rnr_timer = 12;                           // code of IBA 9.7.5.2.8; 12: 0.64 ms; 0..31
   std::uint8_t hop_limit = 64;                               // 1..255
   std::optional<std::uint8_t> traffic_class = std::nullopt;  // DSCP and ECN. $GDX_TRAFFIC_CLASS; 0
-  std::optional<std::uint8_t> service_level = std::nullopt;  // VLAN priority, 0..7. $GDX_SERVICE_LEVEL; 0
+  // Of InfiniBand, 0..15; VLAN priority of Ethernet, 0..7. $GDX_SERVICE_LEVEL; 0
+  std::optional<std::uint8_t> service_level = std::nullopt;
+  // P_Key of the partition, with or without bit 15, because membership is the subnet manager's choice:
+  // 0x8001. Not its index in the port's table, which differs from host to host. $GDX_PKEY; the first full
+  // member.
+  std::optional<std::uint16_t> pkey = std::nullopt;
   // Kind of doorbell. BlueFlame copies each WQE of one block into its doorbell, so the NIC need not fetch it.
   // On hardware it needs a probe that has passed: check_blueflame_probe. Threads and shared endpoints ring
   // plainly, and so do those for which the HCA has no BlueFlame register left. $GDX_DOORBELL; kPlain.
@@ -88,10 +94,11 @@ struct EndpointOptions {
 // Validates the options. Errors: kInvalidArgument naming the option, its value and its range.
 [[nodiscard]] Result<void> check_endpoint_options(const EndpointOptions& options);
 
-// Returns the options with every value set. Reads the environment. Errors: those of check_endpoint_options;
-// kInvalidArgument naming a variable and its range, or timeout_ns and the time that retries take.
+// Returns the options with every value set, but pkey where neither names one. Reads the environment. Errors:
+// those of check_endpoint_options; kInvalidArgument naming a variable and its range, timeout_ns and the time
+// that retries take, or a service level that a port of `link_layer` lacks.
 [[nodiscard]] Result<EndpointOptions> resolve_endpoint_options(const EndpointOptions& given,
-                                                               bool hca_is_software);
+                                                               bool hca_is_software, LinkLayer link_layer);
 
 // Returns the longest time that a dead peer's retries take: retry_count + 1 tries of 4 ACK timeouts each,
 // because hardware may wait for 1 to 4. Those of the software HCA wait 1, 2 and then 4, a second at most
@@ -116,8 +123,8 @@ class Endpoint {
   // minimum for the endpoint's life; slots beyond that are temporary. $GDX_GPU_REGISTRATION and
   // host/memory/gpu_registration.h choose the registration of queues in GPU memory, which is logged once.
   // Errors: those of resolve_endpoint_options, StagingPool::lease, choose_modes, register_gpu_umem and
-  // Hca::on_loss; on hardware with BlueFlame those of check_blueflame_probe; kNoMemory; kSystem with the
-  // command's name, status and syndrome.
+  // Hca::on_loss; on hardware with BlueFlame those of check_blueflame_probe; kNotFound for a P_Key that the
+  // port lacks; kNoMemory; kSystem with the command's name, status and syndrome.
   [[nodiscard]] static Result<Endpoint> create(const Hca& hca, StagingPools pools,
                                                const EndpointOptions& options = {});
 
@@ -134,9 +141,10 @@ class Endpoint {
   // Takes the queue pair from RESET to RTS towards `peer`. The path MTU is the smaller of both ends'. Kernels
   // open the endpoint only from then on.
   // Kernels' signals are fenced unless the peer's address says that order is kept there; see learn_order().
-  // Errors: those of check_endpoint_address; kBusy when already connected; kSystem when the HCA refuses a
-  // transition, or a query, or cannot resolve the peer's MAC address; kUnsupported when the HCA does not keep
-  // the order that this endpoint's address has promised.
+  // Errors: those of check_endpoint_address; kInvalidArgument for a peer of another link layer or partition;
+  // kUnsupported for another InfiniBand subnet without FLIDs, or when the HCA does not keep the order that
+  // this endpoint's address has promised; kBusy when already connected; kSystem when the HCA refuses a
+  // transition, or a query, or cannot resolve the peer's MAC address.
   [[nodiscard]] Result<void> connect(const EndpointAddress& peer);
 
   // Adopts what the peer has learned by its own connect(): `peer` is its address from after that. Where order

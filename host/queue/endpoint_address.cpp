@@ -3,10 +3,13 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstdlib>
 
 #include "base/environment.h"
+#include "base/parse_number.h"
 #include "host/queue/endpoint.h"
 #include "proto/mlx5/cqe.h"
+#include "proto/roce/headers.h"
 
 namespace gdx {
 namespace {
@@ -16,7 +19,8 @@ constexpr std::uint16_t kLargestLid = 0xbfff;     // those above are of groups
 constexpr std::uint64_t kNsPerSecond = 1'000'000'000;
 constexpr std::uint8_t kMaxAckTimeout = 31;
 constexpr std::uint8_t kMaxRetryCount = 7;
-constexpr std::uint8_t kMaxServiceLevel = 7;
+constexpr std::uint8_t kMaxServiceLevel = 15;  // of InfiniBand
+constexpr std::uint8_t kMaxVlanPriority = 7;
 
 // Defaults of an HCA's endpoints. Hardware's ACK timeout and retries are those of UCX, because its networks
 // pause: 8 tries of 4 * 1.07 s and the silence before a probe are 34.9 s, which end before a call does.
@@ -55,6 +59,20 @@ Result<void> resolve_doorbell(std::optional<DoorbellKind>& option) {
   option = GDX_TRY(choice_from_environment<DoorbellKind>(
       kDoorbellVariable, {{name(DoorbellKind::kPlain), DoorbellKind::kPlain},
                           {name(DoorbellKind::kBlueFlame), DoorbellKind::kBlueFlame}}));
+  return {};
+}
+
+// Takes the variable as sysfs and subnet managers write P_Keys.
+Result<void> resolve_pkey(std::optional<std::uint16_t>& option) {
+  const char* const text = std::getenv(kPkeyVariable);
+  if (option || text == nullptr) return {};
+  const auto value = parse_hexadecimal(text);
+  if (!value || *value > UINT16_MAX || (*value & roce::kPartitionMask) == 0) {
+    return fail(Status::kInvalidArgument,
+                fmt::format("{} = '{}': use a P_Key of the port's table, such as 0x8001; gdx info shows them",
+                            kPkeyVariable, text));
+  }
+  option = static_cast<std::uint16_t>(*value);
   return {};
 }
 
@@ -108,7 +126,10 @@ Result<void> check_endpoint_options(const EndpointOptions& options) {
     return refuse_option("retry_count", *options.retry_count, "0 to 7");
   }
   if (options.service_level.value_or(0) > kMaxServiceLevel) {
-    return refuse_option("service_level", *options.service_level, "0 to 7");
+    return refuse_option("service_level", *options.service_level, "0 to 15, on Ethernet to 7");
+  }
+  if (options.pkey && (*options.pkey & roce::kPartitionMask) == 0) {
+    return refuse_option("pkey", *options.pkey, "a P_Key of the port's table, such as 32769 (0x8001)");
   }
   if (options.rnr_retry > 7) return refuse_option("rnr_retry", options.rnr_retry, "0 to 7");
   if (options.min_rnr_timer > 31) return refuse_option("min_rnr_timer", options.min_rnr_timer, "0 to 31");
@@ -127,7 +148,8 @@ std::uint64_t retry_time_ns(std::uint8_t ack_timeout, std::uint8_t retry_count, 
   return all_ns;
 }
 
-Result<EndpointOptions> resolve_endpoint_options(const EndpointOptions& given, bool hca_is_software) {
+Result<EndpointOptions> resolve_endpoint_options(const EndpointOptions& given, bool hca_is_software,
+                                                 LinkLayer link_layer) {
   GDX_TRY(check_endpoint_options(given));
   EndpointOptions options = given;
   options.placement = placement_of(given);
@@ -142,6 +164,14 @@ Result<EndpointOptions> resolve_endpoint_options(const EndpointOptions& given, b
         resolve_option(options.service_level, kServiceLevelVariable, 0, kMaxServiceLevel, kNone)}) {
     if (!resolved) return tl::unexpected(resolved.error());
   }
+  if (link_layer == LinkLayer::kEthernet && *options.service_level > kMaxVlanPriority) {
+    return fail(
+        Status::kInvalidArgument,
+        fmt::format("{} = {}: use 0 to 7, the priorities of a VLAN, because the HCA's port is Ethernet",
+                    given.service_level ? "endpoint option service_level" : kServiceLevelVariable,
+                    *options.service_level));
+  }
+  GDX_TRY(resolve_pkey(options.pkey));
   GDX_TRY(resolve_doorbell(options.doorbell));
   if (!options.adaptive_routing)
     options.adaptive_routing =
@@ -191,6 +221,10 @@ Result<void> check_endpoint_address(const EndpointAddress& address) {
   if (std::all_of(std::begin(address.gid), std::end(address.gid),
                   [](std::uint8_t byte) { return byte == 0; })) {
     return fail(Status::kInvalidArgument, "the peer's endpoint address has no GID");
+  }
+  if ((address.pkey & roce::kPartitionMask) == 0) {
+    return fail(Status::kInvalidArgument,
+                fmt::format("the peer's endpoint address has the impossible P_Key {:#06x}", address.pkey));
   }
   return {};
 }

@@ -20,13 +20,15 @@ enum class DataOrder : std::uint8_t {
 // Address of an endpoint for its peer; exchanged at bootstrap, hence checked by connect().
 struct EndpointAddress {
   std::uint16_t version;
-  DataOrder data_order;  // before connect() what was asked for, afterwards what holds
-  std::uint8_t reserved;
-  std::uint32_t qpn;  // 24 bits
-  std::uint32_t psn;  // 24 bits: the first PSN that this side will send
+  DataOrder data_order;       // before connect() what was asked for, afterwards what holds
+  std::uint8_t grh_required;  // 1: the port drops packets without a GRH
+  std::uint32_t qpn;          // 24 bits
+  std::uint32_t psn;          // 24 bits: the first PSN that this side will send
   std::uint16_t mtu_bytes;
   std::uint16_t lid;  // of an InfiniBand port; 0: the port is Ethernet's
   std::uint8_t gid[16];
+  std::uint16_t pkey = 0xffff;  // of its partition; bit 15: a full member
+  std::uint8_t reserved[6] = {};
 
   bool operator==(const EndpointAddress&) const = default;
   // Returns whether both are of one endpoint, whatever is known of its order.
@@ -35,7 +37,7 @@ struct EndpointAddress {
     return *this == other;
   }
 };
-static_assert(sizeof(EndpointAddress) == 32 && std::is_trivially_copyable_v<EndpointAddress>);
+static_assert(sizeof(EndpointAddress) == 40 && std::is_trivially_copyable_v<EndpointAddress>);
 
 // Validates a peer's address. Errors: kVersionMismatch, kInvalidArgument naming the impossible field.
 [[nodiscard]] Result<void> check_endpoint_address(const EndpointAddress& address);

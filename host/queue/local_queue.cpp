@@ -1,4 +1,6 @@
+#include <endian.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sys/random.h>
 
 #include <algorithm>
@@ -9,13 +11,16 @@
 #include <cstring>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/log.h"
 #include "host/hca/hca_events.h"
 #include "host/queue/doorbell.h"
 #include "host/queue/flight.h"
+#include "host/queue/network.h"
 #include "host/queue/queue_commands.h"
 #include "host/queue/queue_objects.h"
+#include "proto/roce/headers.h"
 
 namespace gdx {
 namespace {
@@ -49,6 +54,7 @@ struct LocalEnd {
         gid(hca.gid()),
         gid_index(hca.gid_index()),
         lid(hca.lid()),
+        grh_required(hca.grh_required()),
         port(hca.port()),
         counter_set(hca.counter_set()),
         routing(hca.routing()),
@@ -61,6 +67,7 @@ struct LocalEnd {
   ibv_gid gid;
   std::uint8_t gid_index;
   std::uint16_t lid;  // 0: Ethernet
+  bool grh_required;
   std::uint8_t port;
   std::uint8_t counter_set;
   Routing routing;
@@ -128,6 +135,7 @@ class LocalQueue final : public QueueObjects {
   [[nodiscard]] Result<FlightRecord> flight_on_hardware() const;
   [[nodiscard]] DataOrder asked_order() const;
   Result<void> lease_slots(const StagingPools& pools, std::uint32_t tenant);
+  Result<void> choose_partition(const Hca& hca);
   Result<void> show_queues_to(const Hca& hca);
   Result<void> show_scratch_to(const Hca& hca, std::uint64_t address);
   Result<void> create_queues(const Hca& hca);
@@ -137,6 +145,7 @@ class LocalQueue final : public QueueObjects {
   LocalEnd local_;
   EndpointOptions options_;
   const QueueMemory& memory_;
+  std::uint16_t pkey_index_ = 0;
   StagingLease staging_;
   StagingLease bounce_;
   UmemHandle umem_;
@@ -160,6 +169,32 @@ Result<void> LocalQueue::lease_slots(const StagingPools& pools, std::uint32_t te
   bounce_ =
       GDX_TRY(pools.host->lease(memory_.bounce_credits().channel(), options_.bounce_slot_count, tenant));
   return {};
+}
+
+Result<void> LocalQueue::choose_partition(const Hca& hca) {
+  ibv_port_attr port{};
+  if (const int error = ibv_query_port(hca.context(), hca.port(), &port); error != 0)
+    return fail(Status::kSystem, fmt::format("cannot query port {} of HCA {}: {}", hca.port(), hca.name(),
+                                             std::strerror(error)));
+  std::vector<std::uint16_t> table;
+  for (int index = 0; index < port.pkey_tbl_len; ++index) {
+    __be16 pkey = 0;
+    const bool known = ibv_query_pkey(hca.context(), hca.port(), index, &pkey) == 0;
+    table.push_back(known ? be16toh(pkey) : std::uint16_t{0});
+    const auto best = choose_pkey(table, options_.pkey);
+    if (!best) continue;
+    pkey_index_ = *best;
+    facts_.pkey = table[*best];
+    // Ends early, because each entry is a file, and a ConnectX has 128.
+    if (roce::is_full_member(facts_.pkey)) break;
+  }
+  if (facts_.pkey != 0) return {};
+  std::erase(table, 0);
+  return fail(
+      Status::kNotFound,
+      fmt::format("port {} of HCA {} has no P_Key {:#06x} (option pkey, ${}), but {:#06x}: have the subnet "
+                  "manager add it, or use one of these",
+                  hca.port(), hca.name(), options_.pkey.value_or(0), kPkeyVariable, fmt::join(table, ", ")));
 }
 
 Result<void> LocalQueue::show_queues_to(const Hca& hca) {
@@ -245,9 +280,9 @@ Result<void> LocalQueue::connect(const EndpointAddress& peer) {
   if (local_.lid == 0) {
     receive.path.mac = GDX_TRY(resolve_mac(local_, options_, peer));
   } else {
-    constexpr std::size_t kPrefixBytes = 8;  // of the subnet; another one lies behind a router
-    receive.path.lid = peer.lid;
-    receive.path.global = std::memcmp(peer.gid, local_.gid.raw, kPrefixBytes) != 0;
+    const LidPath way = GDX_TRY(infiniband_path(local_.gid.raw, local_.grh_required, peer));
+    receive.path.lid = way.lid;
+    receive.path.global = way.global;
   }
   receive.remote_qpn = peer.qpn;
   receive.mtu_bytes = std::min<std::uint32_t>(local_.mtu_bytes, peer.mtu_bytes);
@@ -272,7 +307,8 @@ Result<void> LocalQueue::connect(const EndpointAddress& peer) {
   send.retry_count = *options_.retry_count;
   send.rnr_retry = options_.rnr_retry;
 
-  if (auto done = commands::reset_to_init(queue_pair_, local_.port, local_.counter_set); !done) return done;
+  if (auto done = commands::reset_to_init(queue_pair_, local_.port, pkey_index_, local_.counter_set); !done)
+    return done;
   if (auto done = commands::init_to_ready_to_receive(queue_pair_, receive); !done) return done;
   return commands::ready_to_receive_to_send(queue_pair_, send);
 }
@@ -313,6 +349,7 @@ Result<FlightRecord> LocalQueue::flight() const {
 
 Result<void> LocalQueue::create(const Hca& hca, const StagingPools& pools, std::uint64_t address,
                                 std::uint32_t tenant) {
+  GDX_TRY(choose_partition(hca));
   GDX_TRY(lease_slots(pools, tenant));
   facts_.psn = GDX_TRY(random_psn());
   doorbell_ = GDX_TRY(allocate_doorbell(hca, *options_.doorbell, options_.shares_doorbell_page));

@@ -147,11 +147,13 @@ Result<NumberedObject> create_queue_pair(ibv_context* context, const QueuePairSp
   return create(context, "CREATE_QP", input);
 }
 
-Result<void> reset_to_init(const NumberedObject& queue_pair, std::uint8_t port, std::uint8_t counter_set) {
+Result<void> reset_to_init(const NumberedObject& queue_pair, std::uint8_t port, std::uint16_t pkey_index,
+                           std::uint8_t counter_set) {
   prm::Mailbox<prm::kModifyQpInBytes> input{};
   set_opcode(input, prm::Opcode::kRst2Init);
   prm::set(input, prm::kObjectId, queue_pair.number);
   prm::set(input, prm::qp::kPathPort, port);
+  prm::set(input, prm::qp::kPathPkeyIndex, pkey_index);
   prm::set(input, prm::qp::kPathMigrationState, prm::qp::kMigrated);
   prm::set(input, prm::qp::kCounterSet, counter_set);
   prm::set(input, prm::qp::kRemoteWrite, 1);

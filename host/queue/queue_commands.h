@@ -98,7 +98,7 @@ class CommandRecording {
                                                              const CompletionQueueSpec& spec);
 [[nodiscard]] Result<NumberedObject> create_queue_pair(ibv_context* context, const QueuePairSpec& spec);
 [[nodiscard]] Result<void> reset_to_init(const NumberedObject& queue_pair, std::uint8_t port,
-                                         std::uint8_t counter_set);
+                                         std::uint16_t pkey_index, std::uint8_t counter_set);
 [[nodiscard]] Result<void> init_to_ready_to_receive(const NumberedObject& queue_pair,
                                                     const ReceiveSpec& spec);
 [[nodiscard]] Result<void> ready_to_receive_to_send(const NumberedObject& queue_pair, const SendSpec& spec);

@@ -25,6 +25,7 @@ struct QueueFacts {
   std::uint32_t qpn = 0;
   std::uint32_t psn = 0;  // first that the queue pair sends
   std::uint32_t scratch_lkey = 0;
+  std::uint16_t pkey = 0;             // as the port's table has it
   std::uint64_t* doorbell = nullptr;  // the register, as this process maps it
   std::byte* doorbell_page = nullptr;
   DoorbellPlace doorbell_place;
@@ -42,8 +43,8 @@ class QueueObjects {
   QueueObjects& operator=(const QueueObjects&) = delete;
 
   [[nodiscard]] const QueueFacts& facts() const { return facts_; }
-  // Takes the queue pair from RESET to RTS. Requires a checked address. Errors: kSystem when the HCA refuses
-  // a transition or cannot resolve the peer's MAC address; kDaemonGone.
+  // Takes the queue pair from RESET to RTS. Requires a checked address. Errors: those of infiniband_path;
+  // kSystem when the HCA refuses a transition or cannot resolve the peer's MAC address; kDaemonGone.
   [[nodiscard]] virtual Result<void> connect(const EndpointAddress& peer) = 0;
   // Ends grants of slots and asks back those held. Threads: any.
   virtual void retire() = 0;
@@ -68,7 +69,8 @@ struct PoolSlots {
 // Makes them in this process. `options` are resolved, `memory` outlives the result. Work requests name the
 // memory's first byte by `address`; 0: by its address here. `tenant`: the program, where several share a
 // pool. Errors: those of StagingPool::lease and
-// register_gpu_umem; kNoMemory; kSystem with the command's name, status and syndrome.
+// register_gpu_umem; kNotFound for a P_Key that the port lacks; kNoMemory; kSystem with the command's name,
+// status and syndrome.
 [[nodiscard]] Result<std::unique_ptr<QueueObjects>> make_queue_objects(const Hca& hca, StagingPools pools,
                                                                        const EndpointOptions& options,
                                                                        const QueueMemory& memory,

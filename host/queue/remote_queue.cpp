@@ -30,6 +30,7 @@ class RemoteQueue final : public QueueObjects, private ProgressService {
     facts_.qpn = answer.qpn;
     facts_.psn = answer.psn;
     facts_.scratch_lkey = answer.scratch_lkey;
+    facts_.pkey = answer.pkey;
     facts_.blueflame_half_bytes = answer.blueflame_half_bytes;
     facts_.data_order = static_cast<DataOrder>(answer.data_order);
   }
@@ -120,6 +121,7 @@ ipc::CreateEndpoint request_of(const EndpointOptions& options, const StagingPool
   request.hop_limit = options.hop_limit;
   request.traffic_class = *options.traffic_class;
   request.service_level = *options.service_level;
+  request.pkey = options.pkey.value_or(0);
   request.adaptive_routing = *options.adaptive_routing ? 1 : 0;
   return request;
 }

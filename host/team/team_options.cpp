@@ -16,7 +16,8 @@ Result<void> check_range(const char* option, T value, T least, T most) {
 
 }  // namespace
 
-Result<TeamOptions> resolve_team_options(const TeamOptions& given, bool hca_is_software) {
+Result<TeamOptions> resolve_team_options(const TeamOptions& given, bool hca_is_software,
+                                         LinkLayer link_layer) {
   TeamOptions options = given;
   GDX_TRY(check_range("heap_bytes", given.heap_bytes, kMinTeamHeapBytes, kMaxTeamHeapBytes));
   GDX_TRY(check_range("lanes", given.lanes, 1u, kMaxTeamLanes));
@@ -45,7 +46,7 @@ Result<TeamOptions> resolve_team_options(const TeamOptions& given, bool hca_is_s
   checked.placement = checked.placement.value_or(Placement::kHost);
   const bool inherits_gpu = checked.placement == Placement::kGpu && !checked.gpu && given.gpu;
   if (inherits_gpu) checked.placement = Placement::kHost;
-  options.endpoint = GDX_TRY(resolve_endpoint_options(checked, hca_is_software));
+  options.endpoint = GDX_TRY(resolve_endpoint_options(checked, hca_is_software, link_layer));
   options.endpoint.placement = given.endpoint.placement.value_or(Placement::kHost);
   return options;
 }

@@ -53,6 +53,7 @@ struct TeamOptions {
 
 // Returns the options with every value set; `endpoint.gpu` is left to Team::create. Reads the environment.
 // Errors: kInvalidArgument naming the option or variable, its value and its range.
-[[nodiscard]] Result<TeamOptions> resolve_team_options(const TeamOptions& given, bool hca_is_software);
+[[nodiscard]] Result<TeamOptions> resolve_team_options(const TeamOptions& given, bool hca_is_software,
+                                                       LinkLayer link_layer);
 
 }  // namespace gdx

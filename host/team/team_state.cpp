@@ -95,7 +95,7 @@ Result<void> TeamState::zero(std::uint64_t offset, std::uint64_t bytes) {
 
 Result<void> TeamState::make_local_parts() {
   if (!options_.gpu && program_has_cuda_kernels()) options_.gpu = 0;
-  options_ = GDX_TRY(resolve_team_options(options_, hca_->is_software()));
+  options_ = GDX_TRY(resolve_team_options(options_, hca_->is_software(), hca_->link_layer()));
   fit(options_.endpoint.slot_count, pools_.nic);
   fit(options_.endpoint.bounce_slot_count, pools_.host);
   if (options_.gpu) {

@@ -17,7 +17,7 @@
 namespace gdx::bootstrap {
 
 inline constexpr std::uint32_t kConnectorVersion = 1;
-inline constexpr std::size_t kEndpointAddressBytes = 32;
+inline constexpr std::size_t kEndpointAddressBytes = 40;
 inline constexpr std::size_t kConnectorReasonBytes = 160;
 inline constexpr std::size_t kConnectorTextBytes = 64;
 
@@ -52,6 +52,6 @@ struct ConnectorIdentity {
 };
 
 static_assert(std::is_trivially_copyable_v<ConnectorIdentity>);
-static_assert(sizeof(ConnectorMessage) == 232 && sizeof(ConnectorIdentity) == 80);
+static_assert(sizeof(ConnectorMessage) == 240 && sizeof(ConnectorIdentity) == 80);
 
 }  // namespace gdx::bootstrap

@@ -91,6 +91,8 @@ struct HcaAnswer {
   std::uint8_t gid_index;
   std::uint8_t is_software;
   std::uint16_t lid;  // of an InfiniBand port; 0: the port is Ethernet's
+  std::uint8_t grh_required;
+  std::uint8_t reserved[7];
 };
 
 // With one open file, whose bytes from `file_offset` on are registered: of a memfd, or of a dmabuf. The
@@ -160,6 +162,7 @@ struct CreateEndpoint {
   std::uint32_t bounce_slot_count;  // of `bounce_pool`
   std::uint32_t pool;
   std::uint32_t bounce_pool;
+  std::uint16_t pkey;     // of the partition; 0: gdxd chooses
   std::uint8_t sharing;   // enum Sharing
   std::uint8_t doorbell;  // enum DoorbellKind
   std::uint8_t ack_timeout;
@@ -171,7 +174,7 @@ struct CreateEndpoint {
   std::uint8_t service_level;
   std::uint8_t queue_in_dmabuf;  // 1: a second file came
   std::uint8_t adaptive_routing;
-  std::uint8_t reserved;
+  std::uint8_t reserved[7];
 };
 // With one open file, of which the page at `map_offset` holds the doorbell register.
 struct EndpointAnswer {
@@ -183,11 +186,13 @@ struct EndpointAnswer {
   std::uint32_t register_offset;  // in that page
   std::uint16_t blueflame_half_bytes;
   std::uint16_t data_order;  // enum DataOrder, as in the address before it is connected
+  std::uint16_t pkey;  // as the port's table has it
+  std::uint8_t reserved[6];
 };
 struct ConnectEndpoint {
   static constexpr Kind kKind = Kind::kConnectEndpoint;
   std::uint32_t endpoint;
-  std::uint8_t peer[32];  // EndpointAddress
+  std::uint8_t peer[40];  // EndpointAddress
 };
 struct RetireEndpoint {
   static constexpr Kind kKind = Kind::kRetireEndpoint;
@@ -267,8 +272,8 @@ struct Notice {
 
 inline constexpr std::size_t kMaxMessageBytes = sizeof(Header) + kMaxReasonBytes;
 
-static_assert(sizeof(Header) == 16 && sizeof(CreateEndpoint) == 56 && sizeof(EndpointAnswer) == 32);
-static_assert(sizeof(OpenPool) == 24 && sizeof(PoolAnswer) == 40 && sizeof(HcaAnswer) == 160);
+static_assert(sizeof(Header) == 16 && sizeof(CreateEndpoint) == 64 && sizeof(EndpointAnswer) == 40);
+static_assert(sizeof(OpenPool) == 24 && sizeof(PoolAnswer) == 40 && sizeof(HcaAnswer) == 168);
 static_assert(std::is_trivially_copyable_v<CreateEndpoint>);
 
 }  // namespace gdx::ipc

@@ -202,9 +202,10 @@ case $case_name in
     expect 'exit status 77$'
     ;;
   infiniband)
-    run 250 env GDX_SOFTHCA_LINK_LAYER=infiniband "$gdx" run -- "$gdx" doctor --hardware \
+    run 250 env GDX_SOFTHCA_LINK_LAYER=infiniband_grh "$gdx" run -- "$gdx" doctor --hardware \
       --output "$folder/report.json"
-    expect '^  OK       2 hcas +gdx0 .software.: InfiniBand, port 1 active'
+    expect '^  OK       2 hcas +gdx0 .software.: InfiniBand that requires a GRH, port 1 active'
+    expect '^  OK       4 devx .* two queue pairs to each other in RTS with a GRH; '
     expect '^steps on gdx0, a software HCA: 0 FAIL, 0 WARN, 14 UNKNOWN, 6 OK$'
     steps "$folder/report.json" '||'
     ;;

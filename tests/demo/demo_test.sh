@@ -44,6 +44,24 @@ case $case_name in
     expect 'NO \(1 B\)'
     expect 'DAMAGED'
     ;;
+  infiniband)
+    # Ports that drop what has no GRH, and their second partition.
+    export GDX_SOFTHCA_LINK_LAYER=infiniband_grh GDX_SOFTHCA_PKEYS=0xffff,0x8001
+    run 250 env GDX_PKEY=0x8001 GDX_SERVICE_LEVEL=15 "$gdx" demo --max-bytes 4096
+    expect_status 0
+    [ "$(rows)" -eq 16 ] || fail "$(rows) verified rows, wanted 4 modes of 4 sizes"
+    run 100 "$gdx" run -- "$gdx" info
+    expect '^  port +active, 100 Gb/s, InfiniBand, MTU 4096 B of 4096, requires a GRH, P_Keys 0xffff 0x8001$'
+    ;;
+  partitions)
+    # One rank in either partition: each says so at once, long before a put would have been given up.
+    export GDX_SOFTHCA_LINK_LAYER=infiniband GDX_SOFTHCA_PKEYS=0xffff,0x8001
+    run 100 "$gdx" run --ranks 2 -- \
+      bash -c '[ "$GDX_RANK" = 0 ] || export GDX_PKEY=0x8001; exec "$0" --modes pull --max-bytes 8' "$gdx_demo"
+    expect_failure
+    expect "the peer's P_Key is 0x8001, and this endpoint's is 0xffff: choose one partition for both by GDX_PKEY"
+    ! grep -q 'unreachable\|timeout' "$out" || fail "packets were sent to find that out"
+    ;;
   closed_output)
     # Output of a rank must not reach memory that it shares with the HCA. A demo may be over before it is looked at.
     looked=0

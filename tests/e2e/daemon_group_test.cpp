@@ -73,6 +73,13 @@ TEST(DaemonGroups, one_that_knows_anothers_numbers_reaches_nothing) {
     ASSERT_EQ(ibv_query_gid(own.context(), own.port(), index, &gid), 0);
     EXPECT_EQ(connect(attacker, weapon, target, gid), Status::kNotFound) << index;
   }
+  // Packets to a GID with a FLID go out to that LID.
+  ibv_port_attr port{};
+  ASSERT_EQ(ibv_query_port(own.context(), own.port(), &port), 0);
+  ibv_gid by_flid{.raw = {0xfe, 0xc0, 0, 0, 0, 0, 0, 9, 1}};
+  by_flid.raw[4] = static_cast<std::uint8_t>(port.lid >> 8);
+  by_flid.raw[5] = static_cast<std::uint8_t>(port.lid);
+  EXPECT_EQ(connect(attacker, weapon, target, by_flid), Status::kNotFound);
   EXPECT_EQ(connect(victim, target, partner, own.gid()), Status::kOk) << "of one group";
   EXPECT_EQ(connect(attacker, weapon, target, own.gid()), Status::kNotFound);
 

@@ -59,7 +59,11 @@ TEST(EndpointOptions, impossible_value_is_refused_by_name) {
       {"ack_timeout = 0: use 1 to 31 (4.096 us * 2^n)", [](EndpointOptions& o) { o.ack_timeout = 0; }},
       {"ack_timeout = 32: use 1 to 31 (4.096 us * 2^n)", [](EndpointOptions& o) { o.ack_timeout = 32; }},
       {"retry_count = 8: use 0 to 7", [](EndpointOptions& o) { o.retry_count = 8; }},
-      {"service_level = 8: use 0 to 7", [](EndpointOptions& o) { o.service_level = 8; }},
+      {"service_level = 16: use 0 to 15, on Ethernet to 7", [](EndpointOptions& o) { o.service_level = 16; }},
+      {"pkey = 0: use a P_Key of the port's table, such as 32769 (0x8001)",
+       [](EndpointOptions& o) { o.pkey = 0; }},
+      {"pkey = 32768: use a P_Key of the port's table, such as 32769 (0x8001)",
+       [](EndpointOptions& o) { o.pkey = 0x8000; }},
       {"rnr_retry = 8: use 0 to 7", [](EndpointOptions& o) { o.rnr_retry = 8; }},
       {"min_rnr_timer = 32: use 0 to 31", [](EndpointOptions& o) { o.min_rnr_timer = 32; }},
       {"hop_limit = 0: use 1 to 255", [](EndpointOptions& o) { o.hop_limit = 0; }},
@@ -84,7 +88,8 @@ TEST(EndpointOptions, first_and_last_values_of_the_ranges_pass) {
                                       .rnr_retry = 7,
                                       .min_rnr_timer = 31,
                                       .hop_limit = 255,
-                                      .service_level = 7}));
+                                      .service_level = 15,
+                                      .pkey = 0xffff}));
   EXPECT_TRUE(check_endpoint_options({.send_queue_blocks = 16,
                                       .timeout_ns = 1,
                                       .probe_after_ns = 1,
@@ -94,6 +99,7 @@ TEST(EndpointOptions, first_and_last_values_of_the_ranges_pass) {
                                       .min_rnr_timer = 0,
                                       .hop_limit = 1,
                                       .service_level = 0,
+                                      .pkey = 1,
                                       .unsafe_push_without_credits = true}));
   EXPECT_TRUE(check_endpoint_options({.send_queue_blocks = 64, .sharing = Sharing::kShared}));
 }
@@ -105,12 +111,12 @@ TEST(EndpointOptions, left_open_they_are_as_the_hca_is) {
   EXPECT_EQ(own.rnr_retry, 7);
   EXPECT_EQ(own.min_rnr_timer, 12);
   EXPECT_EQ(own.hop_limit, 64);
-  const auto hardware = resolve_endpoint_options({}, false);
+  const auto hardware = resolve_endpoint_options({}, false, LinkLayer::kEthernet);
   ASSERT_TRUE(hardware) << hardware.error().message;
   EXPECT_EQ(hardware->timeout_ns, 40'000'000'000u);
   EXPECT_EQ(hardware->ack_timeout, 18);
   EXPECT_EQ(hardware->retry_count, 7);
-  const auto software = resolve_endpoint_options({}, true);
+  const auto software = resolve_endpoint_options({}, true, LinkLayer::kEthernet);
   ASSERT_TRUE(software) << software.error().message;
   EXPECT_EQ(software->timeout_ns, 5'000'000'000u);
   EXPECT_EQ(software->ack_timeout, 14);
@@ -142,6 +148,8 @@ TEST(EndpointOptions, left_open_they_are_as_the_variable_says) {
        [](const EndpointOptions& o) { return std::uint64_t{*o.traffic_class}; }, 106},
       {kServiceLevelVariable, "5", "8",
        [](const EndpointOptions& o) { return std::uint64_t{*o.service_level}; }, 5},
+      {kPkeyVariable, "0x80aF", "0x10000", [](const EndpointOptions& o) { return std::uint64_t{*o.pkey}; },
+       0x80af},
       {kDoorbellVariable, "blueflame", "BlueFlame",
        [](const EndpointOptions& o) { return static_cast<std::uint64_t>(*o.doorbell); },
        static_cast<std::uint64_t>(DoorbellKind::kBlueFlame)},
@@ -150,18 +158,46 @@ TEST(EndpointOptions, left_open_they_are_as_the_variable_says) {
   };
   for (const VariableCase& one : cases) {
     setenv(one.variable, one.value, 1);
-    const auto resolved = resolve_endpoint_options({}, true);
+    const auto resolved = resolve_endpoint_options({}, true, LinkLayer::kEthernet);
     ASSERT_TRUE(resolved) << resolved.error().message;
     EXPECT_EQ(one.read(*resolved), one.expected) << one.variable;
     setenv(one.variable, one.beyond, 1);
-    const auto refused = resolve_endpoint_options({}, true);
+    const auto refused = resolve_endpoint_options({}, true, LinkLayer::kEthernet);
     ASSERT_FALSE(refused) << one.variable;
     EXPECT_THAT(refused.error().message, ::testing::StartsWith(one.variable));
     unsetenv(one.variable);
   }
   setenv(kRetryCountVariable, "3", 1);
-  EXPECT_EQ(resolve_endpoint_options({.retry_count = 6}, true)->retry_count, 6) << "an option goes first";
+  EXPECT_EQ(resolve_endpoint_options({.retry_count = 6}, true, LinkLayer::kEthernet)->retry_count, 6)
+      << "an option goes first";
   unsetenv(kRetryCountVariable);
+}
+
+TEST(EndpointOptions, service_levels_above_7_are_for_infiniband) {
+  EXPECT_EQ(resolve_endpoint_options({.service_level = 15}, true, LinkLayer::kInfiniBand)->service_level, 15);
+  const auto by_option = resolve_endpoint_options({.service_level = 8}, true, LinkLayer::kEthernet);
+  ASSERT_FALSE(by_option);
+  EXPECT_EQ(
+      by_option.error().message,
+      "endpoint option service_level = 8: use 0 to 7, the priorities of a VLAN, because the HCA's port is "
+      "Ethernet");
+  setenv(kServiceLevelVariable, "8", 1);
+  EXPECT_EQ(resolve_endpoint_options({}, true, LinkLayer::kInfiniBand)->service_level, 8);
+  const auto by_variable = resolve_endpoint_options({}, true, LinkLayer::kEthernet);
+  unsetenv(kServiceLevelVariable);
+  ASSERT_FALSE(by_variable);
+  EXPECT_EQ(
+      by_variable.error().message,
+      "GDX_SERVICE_LEVEL = 8: use 0 to 7, the priorities of a VLAN, because the HCA's port is Ethernet");
+}
+
+TEST(EndpointOptions, partition_is_written_in_hexadecimal) {
+  for (const char* const wrong : {"", "8001", "0x", "0x0", "0x8000", "0x8001 ", "x8001", "0x-1"}) {
+    setenv(kPkeyVariable, wrong, 1);
+    EXPECT_FALSE(resolve_endpoint_options({}, true, LinkLayer::kEthernet)) << wrong;
+  }
+  unsetenv(kPkeyVariable);
+  EXPECT_EQ(resolve_endpoint_options({}, true, LinkLayer::kEthernet)->pkey, std::nullopt);
 }
 
 // Ensures that a killed peer is reported as "peer unreachable", and never as a timeout.
@@ -174,15 +210,15 @@ TEST(EndpointOptions, timeout_must_be_above_the_time_of_all_retries) {
   EXPECT_EQ(retry_time_ns(17, 2, true), (4096ull << 17) + 2'000'000'000);
   EndpointOptions options{
       .timeout_ns = kProbeNs + kRetriesNs, .probe_after_ns = kProbeNs, .ack_timeout = 14, .retry_count = 7};
-  const auto refused = resolve_endpoint_options(options, true);
+  const auto refused = resolve_endpoint_options(options, true, LinkLayer::kEthernet);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().status, Status::kInvalidArgument);
   EXPECT_THAT(refused.error().message, ::testing::HasSubstr("GDX_CALL_TIMEOUT_S: 2.012 s"));
   options.timeout_ns = kProbeNs + kRetriesNs + 1;
-  EXPECT_TRUE(resolve_endpoint_options(options, true));
+  EXPECT_TRUE(resolve_endpoint_options(options, true, LinkLayer::kEthernet));
   options.timeout_ns = 1;
   options.may_time_out_before_retries = true;
-  EXPECT_TRUE(resolve_endpoint_options(options, true));
+  EXPECT_TRUE(resolve_endpoint_options(options, true, LinkLayer::kEthernet));
 }
 
 // Hardware may let each try last 4 ACK timeouts.
@@ -246,6 +282,8 @@ TEST(EndpointAddress, impossible_fields_are_refused) {
       {[](EndpointAddress& a) { a.lid = 0xbfff; }, ""},
       {[](EndpointAddress& a) { a.lid = 0xc000; }, "the impossible LID 0xc000"},  // of a multicast group
       {[](EndpointAddress& a) { a.gid[15] = 0; }, "no GID"},
+      {[](EndpointAddress& a) { a.pkey = 0x0001; }, ""},
+      {[](EndpointAddress& a) { a.pkey = 0x8000; }, "the impossible P_Key 0x8000"},
   };
   for (const Case& one : cases) {
     EndpointAddress address = plausible_address();

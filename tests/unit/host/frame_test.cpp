@@ -92,7 +92,7 @@ TEST(FrameParser, length_is_checked_at_the_header_by_its_type) {
     std::uint32_t least;
     std::uint32_t most;
   };
-  constexpr std::uint32_t kLetterBytes = 232;  // sizeof(ConnectorMessage)
+  constexpr std::uint32_t kLetterBytes = 240;  // sizeof(ConnectorMessage)
   for (const auto& [type, least, most] :
        {Case{FrameType::kHello, 4, 4}, Case{FrameType::kWelcome, 0, 0},
         Case{FrameType::kContribution, 0, 1 << 20}, Case{FrameType::kGathered, 0, 64 << 20},

@@ -133,9 +133,9 @@ TEST(QueueCommands, recording_keeps_what_was_sent_and_answered_while_it_lives) {
   {
     const CommandRecording recording(records);
     ASSERT_TRUE(create_queue_pair(nullptr, {.timestamp_format = 0}));
-    ASSERT_TRUE(reset_to_init(queue_pair(), 1, 0));
+    ASSERT_TRUE(reset_to_init(queue_pair(), 1, 0, 0));
   }
-  ASSERT_TRUE(reset_to_init(queue_pair(), 1, 0));
+  ASSERT_TRUE(reset_to_init(queue_pair(), 1, 0, 0));
   ASSERT_EQ(records.size(), 2u);
   EXPECT_EQ(records[0].name, "CREATE_QP");
   EXPECT_EQ(records[0].input.at(0x23), 0) << "ts_format";
@@ -156,12 +156,13 @@ TEST(QueueCommands, refusal_names_who_refused) {
 }
 
 TEST(QueueCommands, reset_to_init_sends_the_prms_bytes) {
-  ASSERT_TRUE(reset_to_init(queue_pair(), 1, 0x2a));
+  ASSERT_TRUE(reset_to_init(queue_pair(), 1, 0x1357, 0x2a));
   expect_sent({
       {0x00, {0x05, 0x02}},
       {0x09, {0xa1, 0xb2, 0xc3}},
       {0x1a, {0x18}},        // pm_state MIGRATED
       {0x24, {0x2a}},        // counter_set_id
+      {0x32, {0x13, 0x57}},  // pkey_index
       {0x55, {1}},           // vhca_port_num
       {0xa9, {0x01, 0xe0}},  // atomic_mode; rre, rwe, rae
   });

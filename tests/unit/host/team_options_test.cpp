@@ -41,7 +41,7 @@ TEST(TeamOptions, impossible_value_is_refused_with_its_range) {
       {{.timeout_ns = kMaxWaitNs + 1}, "timeout_ns = 3600000000001"},
   };
   for (const Case& c : cases) {
-    const auto refused = resolve_team_options(c.options, true);
+    const auto refused = resolve_team_options(c.options, true, LinkLayer::kEthernet);
     ASSERT_FALSE(refused) << c.message;
     EXPECT_EQ(refused.error().status, Status::kInvalidArgument);
     EXPECT_THAT(refused.error().message, HasSubstr(c.message));
@@ -50,22 +50,23 @@ TEST(TeamOptions, impossible_value_is_refused_with_its_range) {
 }
 
 TEST(TeamOptions, every_value_is_set_and_endpoints_are_shared) {
-  const auto usual = resolve_team_options({.endpoint = {.slot_count = 3}}, true);
+  const auto usual = resolve_team_options({.endpoint = {.slot_count = 3}}, true, LinkLayer::kEthernet);
   ASSERT_TRUE(usual) << usual.error().message;
   EXPECT_EQ(usual->endpoint.sharing, Sharing::kShared);
   EXPECT_EQ(usual->endpoint.send_queue_blocks, 128u);
   EXPECT_EQ(usual->endpoint.timeout_ns, 5'000'000'000u);
   EXPECT_EQ(usual->direct, DirectChoice::kAuto);
   const auto in_gpu = resolve_team_options(
-      {.heap_memory = HeapMemory::kGpu, .gpu = 0, .endpoint = {.placement = Placement::kGpu}}, true);
+      {.heap_memory = HeapMemory::kGpu, .gpu = 0, .endpoint = {.placement = Placement::kGpu}}, true,
+      LinkLayer::kEthernet);
   ASSERT_TRUE(in_gpu) << in_gpu.error().message;
   EXPECT_EQ(in_gpu->endpoint.placement, Placement::kGpu);
 }
 
 TEST(TeamOptions, bad_variable_is_refused) {
   ASSERT_EQ(setenv(kDirectVariable, "perhaps", 1), 0);
-  const auto refused = resolve_team_options({}, true);
-  EXPECT_TRUE(resolve_team_options({.direct = DirectChoice::kOff}, true));
+  const auto refused = resolve_team_options({}, true, LinkLayer::kEthernet);
+  EXPECT_TRUE(resolve_team_options({.direct = DirectChoice::kOff}, true, LinkLayer::kEthernet));
   unsetenv(kDirectVariable);
   ASSERT_FALSE(refused);
   EXPECT_THAT(refused.error().message, HasSubstr("GDX_DIRECT is 'perhaps'"));
