@@ -88,7 +88,7 @@ std::string timestamps_of(const Hca& hca) {
 // Returns the way by which a peer's set signals stay behind its puts, and the price. What peers send here
 // counts.
 Json describe_order(const Hca& hca) {
-  const auto options = resolve_endpoint_options({}, hca.is_software());
+  const auto options = resolve_endpoint_options({}, hca.is_software(), hca.link_layer());
   if (!options) return {{"signals", options.error().message}};
   const Routing& routing = hca.routing();
   const std::string lets_pass = fmt::format(

@@ -225,11 +225,11 @@ TEST(EndpointOptions, timeout_must_be_above_the_time_of_all_retries) {
 TEST(EndpointOptions, hardware_defaults_name_a_dead_peer_even_by_the_slowest_tries_of_iba) {
   EXPECT_EQ(retry_time_ns(18, 7, false), 8 * 4 * (4096ull << 18));
   EXPECT_EQ(retry_time_ns(14, 0, false), 4 * (4096ull << 14));
-  const auto usual = resolve_endpoint_options({}, false);
+  const auto usual = resolve_endpoint_options({}, false, LinkLayer::kEthernet);
   ASSERT_TRUE(usual) << usual.error().message;
   const std::uint64_t tries = *usual->retry_count + 1u;
   EXPECT_LT(usual->probe_after_ns + tries * 4 * (4096ull << *usual->ack_timeout), *usual->timeout_ns);
-  const auto refused = resolve_endpoint_options({.timeout_ns = 34'000'000'000}, false);
+  const auto refused = resolve_endpoint_options({.timeout_ns = 34'000'000'000}, false, LinkLayer::kEthernet);
   ASSERT_FALSE(refused);
   EXPECT_THAT(refused.error().message,
               ::testing::HasSubstr("34.000 s) before a dead peer is found, in 34.860 s"));
