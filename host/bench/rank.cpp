@@ -59,27 +59,23 @@ struct Counters {
   bool has_pcie;
 };
 
-std::uint64_t sum_of(const Hca& hca, std::initializer_list<const char*> names, bool& all) {
-  std::uint64_t sum = 0;
-  for (const char* const counter_name : names) {
-    const auto count = hca.counter(counter_name);
-    all = all && count;
-    sum += count.value_or(0);
-  }
-  return sum;
-}
-
 Counters read_counters(const Hca& hca, const std::vector<Endpoint>& endpoints) {
   Counters now{};
   now.has_pcie = true;
-  now.pcie_record_reads = sum_of(hca, {"softhca_pcie_record_reads"}, now.has_pcie);
-  now.pcie_reads =
-      now.pcie_record_reads +
-      sum_of(hca, {"softhca_pcie_wqe_reads", "softhca_pcie_receive_wqe_reads", "softhca_pcie_payload_reads"},
-             now.has_pcie);
+  const auto sum = [&](std::initializer_list<const char*> names) {
+    std::uint64_t total = 0;
+    for (const char* const counter_name : names) {
+      const auto count = hca.counter(counter_name);
+      now.has_pcie = now.has_pcie && count;
+      total += count.value_or(0);
+    }
+    return total;
+  };
+  now.pcie_record_reads = sum({"softhca_pcie_record_reads"});
+  now.pcie_reads = sum({"softhca_pcie_record_reads", "softhca_pcie_wqe_reads",
+                        "softhca_pcie_receive_wqe_reads", "softhca_pcie_payload_reads"});
   now.pcie_writes =
-      sum_of(hca, {"softhca_pcie_payload_writes", "softhca_pcie_doorbell_writes", "softhca_pcie_cqe_writes"},
-             now.has_pcie);
+      sum({"softhca_pcie_payload_writes", "softhca_pcie_doorbell_writes", "softhca_pcie_cqe_writes"});
   const auto packets = hca.counter("softhca_retransmitted_packets");
   now.retransmissions =
       packets ? *packets
@@ -313,19 +309,18 @@ Result<void> Rank::Impl::introduce(World& world) {
                     words->memory.remote() + 2 * lane * kWordsBytes});
   }
   const auto all = GDX_TRY(world.allgather_values(mine, kExchangeTimeoutNs));
-  std::vector<EndpointAddress> own;
   for (std::size_t i = 0; i < endpoints.size(); ++i) {
     const Introduction& peer = all[place_of_peer(i)];
     GDX_TRY(endpoints[i].connect(peer.endpoint));
-    own.push_back(endpoints[i].address());
+    mine[i].endpoint = endpoints[i].address();
     Lane& lane = lanes[i % lane_count];
     lane.peer_source = peer.source;
     lane.peer_sink = peer.sink;
     lane.peer_signals = peer.signals;
   }
-  const auto peers = GDX_TRY(world.allgather_values(own, kExchangeTimeoutNs));
+  const auto now = GDX_TRY(world.allgather_values(mine, kExchangeTimeoutNs));
   for (std::size_t i = 0; i < endpoints.size(); ++i)
-    GDX_TRY(endpoints[i].learn_order(peers[place_of_peer(i)]));
+    GDX_TRY(endpoints[i].learn_order(now[place_of_peer(i)].endpoint));
   return {};
 }
 

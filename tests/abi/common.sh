@@ -20,7 +20,7 @@ on_hca() {
 }
 
 # Addresses of two HCAs, for programs that name their peer by one. Those of InfiniBand ports stand for LIDs.
-if [ "${GDX_SOFTHCA_LINK_LAYER:-}" = infiniband ]; then
+if [[ "${GDX_SOFTHCA_LINK_LAYER:-}" = infiniband* ]]; then
   server_address=127.0.$((RANDOM % 180 + 2)).1
 else
   server_address=127.$((RANDOM % 100 + 100)).$((RANDOM % 250 + 2)).1

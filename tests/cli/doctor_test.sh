@@ -205,7 +205,7 @@ case $case_name in
     run 250 env GDX_SOFTHCA_LINK_LAYER=infiniband_grh "$gdx" run -- "$gdx" doctor --hardware \
       --output "$folder/report.json"
     expect '^  OK       2 hcas +gdx0 .software.: InfiniBand that requires a GRH, port 1 active'
-    expect '^  OK       4 devx .* two queue pairs to each other in RTS with a GRH; '
+    grep -q 'two queue pairs to each other in RTS with a GRH; ' "$folder/report.json" || fail "no GRH is told"
     expect '^steps on gdx0, a software HCA: 0 FAIL, 0 WARN, 14 UNKNOWN, 6 OK$'
     steps "$folder/report.json" '||'
     ;;

@@ -210,7 +210,8 @@ TEST(Plan, both_ranks_get_the_same_plan) {
       to_json(plan).dump(),
       R"({"tests":["put_bw","get_lat"],"modes":["push","proxy"],"sizes":[8,67108864],"scopes":["block"],)"
       R"("endpoints":[2],"depths":[3],"batches":[2],"doorbells":["blueflame"],"queues":["gpu","host"],)"
-      R"("ranks":5,"both_ways":true,"adaptive_routing":true,"rounds":9,"messages":11,"seconds":2.5,"hca":"mlx5_0","memory":"gpu",)"
+      R"("ranks":5,"both_ways":true,"adaptive_routing":true,"rounds":9,"messages":11,"seconds":2.5,)"
+      R"("hca":"mlx5_0","memory":"gpu",)"
       R"("workers":13,"peers":true,"kill_rank":1,"break_memory":true})");
   EXPECT_FALSE(plan_from_json("{}"));
   EXPECT_FALSE(plan_from_json("rubbish"));
