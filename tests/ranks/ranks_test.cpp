@@ -297,9 +297,9 @@ INSTANTIATE_TEST_SUITE_P(Bus, ReadsOfModes,
                                           testing::ValuesIn(kDoorbellKinds),
                                           testing::Values(RecordUse::kRead, RecordUse::kUnread)),
                          [](const auto& test) {
-                           const auto& [mode, doorbell, record] = test.param;
-                           return fmt::format("{}_{}_{}", pcie::name(mode), pcie::name(doorbell),
-                                              name(record));
+                           return fmt::format("{}_{}_{}", pcie::name(std::get<0>(test.param)),
+                                              pcie::name(std::get<1>(test.param)),
+                                              name(std::get<2>(test.param)));
                          });
 
 // The NIC reads payload that the GPU stored into host memory from there: as often as a pull, but never from
