@@ -186,7 +186,7 @@ struct EndpointAnswer {
   std::uint32_t register_offset;  // in that page
   std::uint16_t blueflame_half_bytes;
   std::uint16_t data_order;  // enum DataOrder, as in the address before it is connected
-  std::uint16_t pkey;  // as the port's table has it
+  std::uint16_t pkey;        // as the port's table has it
   std::uint8_t reserved[6];
 };
 struct ConnectEndpoint {
