@@ -475,7 +475,7 @@ PYTHON
       shift 2
       run 100 "$gdx" run -- env GDX_RANK=$number GDX_WORLD_SIZE=2 GDX_ROOT=127.0.0.1:1 GDX_BOOTSTRAP_TIMEOUT_S=1 \
         "$(dirname "$gdx")/../bench/gdx_bench" --plan '{"tests":["put_lat"],"modes":["pull"],"sizes":[8],"scopes":["warp"],"endpoints":[1],
-          "depths":[1],"batches":[1],"doorbells":[],"queues":[],"ranks":2,"both_ways":false,"rounds":1,"messages":1,"seconds":1,
+          "depths":[1],"batches":[1],"doorbells":[],"queues":[],"ranks":2,"both_ways":false,"adaptive_routing":false,"rounds":1,"messages":1,"seconds":1,
           "hca":"'"$hca"'","memory":"host","workers":0,"peers":false,"kill_rank":-1,"break_memory":false}' "$@"
     }
     rank 1 nosuch0 && expect_status 1 && expect_no 'gdx bench:'

@@ -44,7 +44,7 @@ declare -A found_by=(
   [syndrome]='5||bad rkey: the completion is .*syndrome 0x14, .*wanted .*syndrome 0x13$'
   [torn_blueflame]='6 13|12 16|8 x 8 B: opcode 13, .*syndrome 0x02'
   [backward_doorbell]='14|6 7 11 12 13 15 16|newest first: pair [0-9]+: the completion is .*syndrome 0x05'
-  [stale_payload]='15 5 7 12||payload host, signal host: [0-9]+ of 10000 messages stale; the first: of 64 bytes, byte 0 '
+  [stale_payload]='15 5 7 11 12||payload host, signal host: [0-9]+ of 10000 messages stale; the first: of 64 bytes, byte 0 '
   [force_relax]='15||payload host, signal host: [0-9]+ of 10000 messages stale; the first: of 64 bytes, byte 0 '
   [mute_blueflame]='13||on the CPU layer: one store .TMA.: failed: timed out; bursts of 8: failed: timed out; 4 x 16 B of a thread: 0 of 200 copies used; '
   [merged_doorbells]='11||32 lanes on pages of their own: lane [0-9]+: round [0-9]+: no completion of WQE [0-9]+ in 5 s; 32 lanes on the shared page: lane '
@@ -52,6 +52,7 @@ declare -A found_by=(
   [next_is_last]='||'   # with unread records, as unit/doctor/steps_test.cpp sees
   [no_gpu_atomics]='||' # by kernels that reach GPU memory, as the same test sees
   [disguised]='||'
+  [foreign_gid]='||' # of a network namespace, as unit/host/foreign_gid_test.cpp sees
   [no_ack_timeout]='||' # between two hosts, as the case peer sees
   [device_memory_tail]='7 12||words in, 1 to 67 B out: of 1 bytes, byte 0 \(0 mod 4, 0 mod 16\) is .*; wrong lengths: 1 2 3 5 6 7 9 .* 66 67$'
 )
