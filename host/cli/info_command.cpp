@@ -61,7 +61,7 @@ void print_gpus(const Json& cuda) {
 
 std::string port_text(const Json& port) {
   if (port.contains("reason")) return string_of(port["reason"]);
-  const std::string text =
+  std::string text =
       fmt::format("{}, {} Gb/s, {}, MTU {} B of {}", string_of(port["state"]),
                   port["rate_gbps"].get<double>(), string_of(port["link"]),
                   port["mtu_bytes"].get<std::uint32_t>(), port["max_mtu_bytes"].get<std::uint32_t>());

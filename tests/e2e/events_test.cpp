@@ -27,8 +27,7 @@ namespace events_test {
 
 constexpr std::size_t kPage = 4096;
 // Nothing but an event may end a wait.
-constexpr EndpointOptions kPatient{.timeout_ns = kMaxWaitNs,
-                                   .probe_after_ns = kMaxWaitNs - 1'000'000'000'000};
+const EndpointOptions kPatient{.timeout_ns = kMaxWaitNs, .probe_after_ns = kMaxWaitNs - 1'000'000'000'000};
 
 int raise(ibv_event_type event) {
   static const auto tell = reinterpret_cast<SofthcaRaise>(dlsym(RTLD_DEFAULT, kSofthcaRaiseSymbol));

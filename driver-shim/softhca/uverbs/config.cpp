@@ -8,7 +8,6 @@
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
-#include <ranges>
 #include <string_view>
 #include <utility>
 
@@ -135,14 +134,17 @@ Result<void> read_pkeys(const Environment& environment, HcaConfig& config) {
   constexpr char kName[] = "GDX_SOFTHCA_PKEYS";
   const char* const text = environment(kName);
   if (text == nullptr || *text == '\0') return {};
+  const std::string_view all = text;
   std::vector<std::uint16_t> pkeys;
-  for (const auto part : std::views::split(std::string_view(text), ',')) {
-    const auto pkey = parse_hexadecimal({part.begin(), part.end()});
+  std::size_t begin = 0;
+  while (begin <= all.size()) {
+    const std::size_t end = std::min(all.find(',', begin), all.size());
+    const auto pkey = parse_hexadecimal(all.substr(begin, end - begin));
     if (!pkey || *pkey > UINT16_MAX) break;
     pkeys.push_back(static_cast<std::uint16_t>(*pkey));
+    begin = end + 1;
   }
-  const auto given = static_cast<std::size_t>(std::ranges::count(std::string_view(text), ',')) + 1;
-  const bool whole = pkeys.size() == given && given <= kMaxPkeys;
+  const bool whole = begin > all.size() && pkeys.size() <= kMaxPkeys;
   const bool by_default = whole && (pkeys.front() & roce::kPartitionMask) == roce::kPartitionMask;
   if (!by_default || !config.infiniband)
     return bad(kName, text,
