@@ -5,6 +5,7 @@
 
 #include <cstddef>
 
+// NOLINTBEGIN(readability-identifier-naming): the names are the driver's
 extern "C" {
 
 typedef int CUdevice;
@@ -109,3 +110,4 @@ CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void* from, size_t bytes, CU
 CUresult cuMemcpyDtoHAsync_v2(void* to, CUdeviceptr from, size_t bytes, CUstream stream);
 
 }  // extern "C"
+// NOLINTEND(readability-identifier-naming)

@@ -3,6 +3,7 @@
 
 #include "driver-shim/cuda/declarations.h"
 
+// NOLINTBEGIN(readability-identifier-naming): the names are the driver's
 extern "C" {
 
 typedef struct CUstream_st* CUstream;
@@ -92,3 +93,4 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr address);
 CUresult cuDeviceGetP2PAttribute(int* value, CUdevice_P2PAttribute attribute, CUdevice from, CUdevice to);
 
 }  // extern "C"
+// NOLINTEND(readability-identifier-naming)

@@ -211,8 +211,9 @@ TEST_F(DevxCommands, output_shorter_than_the_commands_own_is_refused) {
       {0x100, 0x1010}, {0x50b, 0x110}, {0x754, 0x110}, {0x760, 0x30}};
   for (const auto& [opcode, bytes] : commands) {
     const auto in = with<16>({{prm::kOpcode, opcode}, {prm::kObjectId, opcode == 0x50b ? kQpn : 0}});
-    const auto send = [&](Output out) {
-      return opcode == 0x50b ? commands_.query(queue_pair, in, out) : commands_.general(in, out);
+    const bool of_queue_pair = opcode == 0x50b;
+    const auto send = [&, of_queue_pair](Output out) {
+      return of_queue_pair ? commands_.query(queue_pair, in, out) : commands_.general(in, out);
     };
     std::vector<std::uint8_t> out(bytes, 0xff);
     EXPECT_EQ(send(std::span(out).first(bytes - 1)), EREMOTEIO) << opcode;

@@ -13,7 +13,7 @@ std::function<void(Fabricated&)> of_iommu(const char* word) {
   };
 }
 
-const std::vector<Fault> kGoodVariants = {
+const std::vector<Fault> variants = {
     {"RoCE v2 over IPv4", [](Fabricated&) {}},
     {"RoCE v2 over IPv6",
      [](Fabricated& m) {
@@ -117,6 +117,6 @@ const std::vector<Fault> kGoodVariants = {
 
 }  // namespace
 
-const std::vector<Fault>& good_variants() { return kGoodVariants; }
+const std::vector<Fault>& good_variants() { return variants; }
 
 }  // namespace gdx::doctor
