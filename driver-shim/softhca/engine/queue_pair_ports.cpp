@@ -123,7 +123,10 @@ void QueuePair::complete(const transport::WorkRequest& request, Syndrome syndrom
           .wqe = request.wqe_counter,
           .bytes = request.length_bytes});
   }
-  if (failed || signaled) write_send_completion(slot, request.length_bytes, syndrome);
+  if (failed || signaled) {
+    hca_.late.land_all();  // completions pass no payload
+    write_send_completion(slot, request.length_bytes, syndrome);
+  }
   sends_.pop();
 }
 
