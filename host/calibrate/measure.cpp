@@ -91,7 +91,8 @@ Result<void> connect(const Hca& hca, const Gpu* gpu, const MeasureOptions& wante
   EndpointOptions options{.gpu = gpu_of_kernels(gpu),
                           .timeout_ns = kTimeoutNs,
                           .retry_count = 7,
-                          .may_ring_unprobed_blueflame = true};
+                          .may_ring_unprobed_blueflame = true,
+                          .may_time_out_before_retries = true};  // whatever GDX_ACK_TIMEOUT
   if (!bench.push_refused) {
     options.slot_count = GDX_TRY(slots_of(bench.nic_memory, "--slots", wanted.slot_count));
   }

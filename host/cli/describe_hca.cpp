@@ -18,6 +18,7 @@
 #include "host/queue/doorbell.h"
 #include "host/queue/endpoint.h"
 #include "host/queue/queue_commands.h"
+#include "host/queue/queue_objects.h"
 #include "host/staging/staging_pool.h"
 #include "host/topo/topology.h"
 #include "proto/mlx5/doorbell.h"
@@ -90,19 +91,23 @@ std::string timestamps_of(const Hca& hca) {
 Json describe_order(const Hca& hca) {
   const auto options = resolve_endpoint_options({}, hca.is_software(), hca.link_layer());
   if (!options) return {{"signals", options.error().message}};
-  const Routing& routing = hca.routing();
-  const std::string lets_pass = fmt::format(
-      "fenced, which waits a round trip for the puts before them: {}=1 lets those land in any order",
-      kAdaptiveRoutingVariable);
-  if (!routing.any_order.value_or(true))
-    return {{"kept", true}, {"signals", "unfenced: the HCA has no other"}};
-  if (*options->adaptive_routing) return {{"kept", false}, {"signals", lets_pass}};
-  if (routing.order_forced) {
-    return {{"kept", true},
-            {"signals",
-             fmt::format("unfenced: each queue pair forces the order, which leaves an adaptively routing "
-                         "network's bandwidth unused; {}=1 takes it, and fences them",
-                         kAdaptiveRoutingVariable)}};
+  const bool has_another = hca.routing().any_order.value_or(true);
+  switch (asked_order(hca.routing(), *options->adaptive_routing)) {
+    case DataOrder::kAny:
+      return {
+          {"kept", false},
+          {"signals",
+           fmt::format("fenced, which waits a round trip for the puts before them: {}=1 lets those land in "
+                       "any order",
+                       kAdaptiveRoutingVariable)}};
+    case DataOrder::kKept:
+      if (!has_another) return {{"kept", true}, {"signals", "unfenced: the HCA has no other"}};
+      return {{"kept", true},
+              {"signals",
+               fmt::format("unfenced: each queue pair forces the order, which leaves an adaptively routing "
+                           "network's bandwidth unused; {}=1 takes it, and fences them",
+                           kAdaptiveRoutingVariable)}};
+    case DataOrder::kUnknown: break;
   }
   return {{"kept", nullptr},
           {"signals",

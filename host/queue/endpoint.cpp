@@ -31,6 +31,10 @@ namespace {
 
 enum class Connection : std::uint8_t { kNone, kConnected, kBroken };
 
+std::string text_of(const EndpointAddress& peer) {
+  return fmt::format("QP {:#x} at {}", peer.qpn, address_text(peer.gid));
+}
+
 // Returns the options of `auto`, with the GPU of the queues where no other is named.
 ModeOptions site_options(const EndpointOptions& options) {
   ModeOptions modes = options.auto_modes;
@@ -84,7 +88,6 @@ struct Endpoint::Impl {
   QueueState first_state{};                           // and with it the handle
   DataOrder data_order = DataOrder::kUnknown;         // of what the peer sends
   EndpointAddress peer{};
-  std::string peer_text;
   Connection connection = Connection::kNone;
   std::atomic<bool> events_logged{false};
   std::optional<OwnerWord> owner;  // kernels are refused before anything goes
@@ -218,7 +221,6 @@ Result<void> Endpoint::connect(const EndpointAddress& peer) {
   }
   GDX_TRY(check_one_network(address(), peer));
   impl_->peer = peer;
-  impl_->peer_text = fmt::format("QP {:#x} at {}", peer.qpn, address_text(peer.gid));
   auto done = impl_->queue->connect(peer);
   if (done) done = impl_->read_order();
   if (done) done = impl_->fence_signals(peer.data_order);
@@ -232,7 +234,7 @@ Result<void> Endpoint::learn_order(const EndpointAddress& peer) {
   return fail(Status::kInvalidArgument,
               fmt::format("the order at {} cannot be learned from an address of another endpoint: connect "
                           "first, and pass the address that this peer has after its own connect()",
-                          impl_->connection == Connection::kConnected ? impl_->peer_text : "no peer"));
+                          impl_->connection == Connection::kConnected ? text_of(impl_->peer) : "no peer"));
 }
 
 // Firmware may have chosen an order by itself.
@@ -394,7 +396,7 @@ std::string Endpoint::describe_fault() const {
   if (first.syndrome != 0) {
     impl_->log_events_once();
     const auto block = impl_->memory.load_block(first.wqe_counter & (impl_->options.send_queue_blocks - 1));
-    const auto request = block ? describe_wqe(*block, first.wqe_counter, impl_->peer_text) : std::nullopt;
+    const auto request = block ? describe_wqe(*block, first.wqe_counter, text_of(impl_->peer)) : std::nullopt;
     if (request) text += ": " + *request;
   }
   return text + impl_->event_text();

@@ -133,7 +133,9 @@ class LocalQueue final : public QueueObjects {
 
  private:
   [[nodiscard]] Result<FlightRecord> flight_on_hardware() const;
-  [[nodiscard]] DataOrder asked_order() const;
+  [[nodiscard]] DataOrder asked_order() const {
+    return gdx::asked_order(local_.routing, *options_.adaptive_routing);
+  }
   Result<void> lease_slots(const StagingPools& pools, std::uint32_t tenant);
   Result<void> choose_partition(const Hca& hca);
   Result<void> show_queues_to(const Hca& hca);
@@ -259,15 +261,6 @@ Result<void> LocalQueue::create_queues(const Hca& hca) {
   return {};
 }
 
-// Returns the order that the HCA is going to be asked for, as far as it is certain. An HCA that neither has
-// another order nor says so is one of unknown firmware.
-DataOrder LocalQueue::asked_order() const {
-  if (!local_.routing.any_order) return DataOrder::kUnknown;
-  if (!*local_.routing.any_order) return DataOrder::kKept;
-  if (*options_.adaptive_routing) return DataOrder::kAny;
-  return local_.routing.order_forced ? DataOrder::kKept : DataOrder::kUnknown;
-}
-
 // Ordering: who sees the abort sees the event.
 void LocalQueue::end_waits(ibv_event_type event) {
   HostPage& words = memory_.host();
@@ -370,6 +363,13 @@ Result<void> LocalQueue::create(const Hca& hca, const StagingPools& pools, std::
 }
 
 }  // namespace
+
+DataOrder asked_order(const Routing& routing, bool adaptive_routing) {
+  if (!routing.any_order) return DataOrder::kUnknown;
+  if (!*routing.any_order) return DataOrder::kKept;
+  if (adaptive_routing) return DataOrder::kAny;
+  return routing.order_forced ? DataOrder::kKept : DataOrder::kUnknown;
+}
 
 Result<PoolSlots> check_pools(const StagingPools& pools, const EndpointOptions& options) {
   PoolSlots slots;

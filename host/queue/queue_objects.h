@@ -15,6 +15,10 @@
 
 namespace gdx {
 
+// Returns the order that an HCA is going to be asked for, as far as it is certain. An HCA that neither has
+// another order nor says so is one of unknown firmware.
+[[nodiscard]] DataOrder asked_order(const Routing& routing, bool adaptive_routing);
+
 // Place of a doorbell register in the file behind the HCA's context, for another process to map.
 struct DoorbellPlace {
   std::uint64_t map_offset = 0;
