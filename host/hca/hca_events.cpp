@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "base/descriptor.h"
+#include "base/library_thread.h"
 #include "base/log.h"
 #include "proto/mlx5/prm.h"
 
@@ -47,7 +48,7 @@ EventChannelHandle open_queue_pair_channel(ibv_context* context) {
 class HcaEvents::Reader {
  public:
   Reader(HcaEvents& events, Descriptor stop)
-      : stop_(std::move(stop)), thread_([this, &events] { serve(events); }) {}
+      : stop_(std::move(stop)), thread_(start_library_thread([this, &events] { serve(events); })) {}
   ~Reader() {
     eventfd_write(stop_.value(), 1);
     thread_.join();
@@ -57,6 +58,7 @@ class HcaEvents::Reader {
 
  private:
   void serve(HcaEvents& events) {
+    if (events.has_failed()) return;  // its files are readable for ever
     const int of_queue_pairs = events.queue_pairs_ ? events.queue_pairs_->fd : -1;
     for (;;) {
       std::array<pollfd, 3> ready{
@@ -107,17 +109,23 @@ std::shared_ptr<void> HcaEvents::on_failure(mlx5dv_devx_obj* queue_pair, Act act
           }};
 }
 
-// The kernel ends a subscription with the queue pair.
+// One at a time, because the kernel refuses a whole list for one event that the HCA lacks. It ends a
+// subscription with the queue pair.
 void HcaEvents::subscribe(mlx5dv_devx_obj* queue_pair, std::uint64_t number) {
-  std::array<std::uint16_t, kFatalEvents.size()> events{};
-  std::ranges::transform(kFatalEvents, events.begin(),
-                         [](const FatalEvent& it) { return static_cast<std::uint16_t>(it.number); });
-  const int error = !queue_pairs_ ? EOPNOTSUPP
-                                  : mlx5dv_devx_subscribe_devx_event(queue_pairs_.get(), queue_pair,
-                                                                     sizeof events, events.data(), number);
-  if (error == 0) return;
-  log::debug("HCA {} tells no fatal events of a queue pair ({}): its waits end by their timeout", hca_name_,
-             std::strerror(error));
+  for (const FatalEvent& fatal : kFatalEvents) {
+    std::uint16_t event = static_cast<std::uint16_t>(fatal.number);
+    const int error = !queue_pairs_ ? EOPNOTSUPP
+                                    : mlx5dv_devx_subscribe_devx_event(queue_pairs_.get(), queue_pair,
+                                                                       sizeof event, &event, number);
+    if (error == 0 || std::exchange(told_missing_, true)) continue;
+    log::info("HCA {} does not tell every fatal event of a queue pair ({}): waits may end by their timeout",
+              hca_name_, std::strerror(error));
+  }
+}
+
+bool HcaEvents::has_failed() {
+  const std::lock_guard lock(mutex_);
+  return failed_;
 }
 
 Result<std::shared_ptr<void>> HcaEvents::watch() {

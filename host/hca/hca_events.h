@@ -50,6 +50,7 @@ class HcaEvents {
   void subscribe(mlx5dv_devx_obj* queue_pair, std::uint64_t number);
   void act_on_queue_pairs();
   void fail_all();
+  [[nodiscard]] bool has_failed();
 
   ibv_context* context_;
   std::string hca_name_;
@@ -57,6 +58,7 @@ class HcaEvents {
   EventChannelHandle queue_pairs_;  // null: the kernel lacks such channels
   std::mutex mutex_;                // guards all below
   bool failed_ = false;
+  bool told_missing_ = false;
   std::map<std::uint64_t, Act> acts_;  // by number, which is the subscription's cookie
   std::uint64_t last_number_ = 0;
   std::weak_ptr<Reader> reader_;

@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/library_thread.h"
 #include "base/log.h"
 #include "host/bootstrap/local_socket.h"
 
@@ -74,7 +75,7 @@ Result<std::shared_ptr<Daemon>> Daemon::connect(const std::string& path) {
   daemon->socket_ = std::move(*socket);
   GDX_TRY(daemon->greet());
   try {
-    daemon->watcher_ = std::thread([raw = daemon.get()] { raw->watch(); });
+    daemon->watcher_ = start_library_thread([raw = daemon.get()] { raw->watch(); });
   } catch (const std::system_error& error) {
     return fail(Status::kNoMemory, fmt::format("no thread for the connection to gdxd: {}", error.what()));
   }

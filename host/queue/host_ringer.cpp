@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/library_thread.h"
 #include "device/exec/cpu.h"
 
 namespace gdx {
@@ -47,7 +48,7 @@ class Ringer {
       const std::lock_guard lock(mutex_);
       bells_.push_back(bell);
     }
-    if (!thread_.joinable()) thread_ = std::thread([this] { serve(); });
+    if (!thread_.joinable()) thread_ = start_library_thread([this] { serve(); });
   }
 
   void remove(const std::uint64_t* word) {

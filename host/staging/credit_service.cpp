@@ -1,4 +1,5 @@
 #include "host/staging/credit_service.h"
+#include "base/library_thread.h"
 
 #include <fmt/format.h>
 
@@ -20,7 +21,7 @@ constexpr std::chrono::milliseconds kAdmissionPatience{100};
 }  // namespace
 
 CreditService::CreditService(const CreditRules& rules, std::string name)
-    : exchange_(rules, std::move(name)), thread_([this] { serve(); }) {
+    : exchange_(rules, std::move(name)), thread_(start_library_thread([this] { serve(); })) {
   detail::add_service(*this);
 }
 

@@ -11,11 +11,11 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <csignal>
 #include <system_error>
 #include <utility>
 
 #include "base/clock.h"
+#include "base/library_thread.h"
 #include "base/log.h"
 #include "driver-shim/softhca/uverbs/idle_policy.h"
 
@@ -35,21 +35,6 @@ timespec to_timespec(std::uint64_t duration_ns) {
   return {static_cast<time_t>(duration_ns / 1'000'000'000u), static_cast<long>(duration_ns % 1'000'000'000u)};
 }
 
-class SignalsBlocked {
- public:
-  SignalsBlocked() {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  SignalsBlocked(const SignalsBlocked&) = delete;
-  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
-
- private:
-  sigset_t before_{};
-};
-
 }  // namespace
 
 EngineThread::EngineThread(Hca& hca, const std::atomic<std::uint64_t>& driven_at_ns,
@@ -62,8 +47,7 @@ EngineThread::EngineThread(Hca& hca, const std::atomic<std::uint64_t>& driven_at
   waker_ = Descriptor::keep(ends[1]);
   if (!wake_ || !waker_)
     throw std::system_error(error, std::generic_category(), "no descriptor to wake a thread");
-  const SignalsBlocked inherited;  // no handler runs on the thread, ever
-  thread_ = std::thread([this] {
+  thread_ = start_library_thread([this] {
     run();
     ended_.store(true);
   });
