@@ -177,11 +177,6 @@ struct Rank::Impl {
   Result<void> make_staging(World& world, const Gpu* gpu, const std::vector<Case>& cases);
   Result<void> make_endpoints(const Gpus& gpus, const Plan& plan, const std::vector<Case>& cases);
   Result<void> introduce(World& world);
-  // Returns the place, among all ranks' endpoints, of the one that leads back to this rank's endpoint `i`.
-  [[nodiscard]] std::size_t place_of_peer(std::size_t i) const {
-    const std::size_t lane = i % lane_count;
-    return peer_of(lane) * endpoints.size() + i + ranks - 2 - 2 * (lane % (ranks - 1));
-  }
   [[nodiscard]] Load load_of(const Case& item, std::uint64_t messages) const;
   Result<void> prepare(const Load& load);
   Status launch(const Load& load, bool die);
@@ -298,7 +293,6 @@ Result<void> Rank::Impl::make_endpoints(const Gpus& gpus, const Plan& plan, cons
   return {};
 }
 
-// Meets twice, because each rank knows only after its connect() what order its HCA keeps.
 Result<void> Rank::Impl::introduce(World& world) {
   const RemoteMemory memory = payload->memory().remote();
   std::vector<Introduction> mine;
@@ -310,18 +304,16 @@ Result<void> Rank::Impl::introduce(World& world) {
   }
   const auto all = GDX_TRY(world.allgather_values(mine, kExchangeTimeoutNs));
   for (std::size_t i = 0; i < endpoints.size(); ++i) {
-    const Introduction& peer = all[place_of_peer(i)];
+    const std::size_t lane = i % lane_count;
+    // The peer's lane back to this rank.
+    const std::size_t back = i + ranks - 2 - 2 * (lane % (ranks - 1));
+    const Introduction& peer = all[peer_of(lane) * endpoints.size() + back];
     GDX_TRY(endpoints[i].connect(peer.endpoint));
-    mine[i].endpoint = endpoints[i].address();
-    Lane& lane = lanes[i % lane_count];
-    lane.peer_source = peer.source;
-    lane.peer_sink = peer.sink;
-    lane.peer_signals = peer.signals;
+    lanes[lane].peer_source = peer.source;
+    lanes[lane].peer_sink = peer.sink;
+    lanes[lane].peer_signals = peer.signals;
   }
-  const auto now = GDX_TRY(world.allgather_values(mine, kExchangeTimeoutNs));
-  for (std::size_t i = 0; i < endpoints.size(); ++i)
-    GDX_TRY(endpoints[i].learn_order(now[place_of_peer(i)].endpoint));
-  return {};
+  return world.barrier(kExchangeTimeoutNs);
 }
 
 Load Rank::Impl::load_of(const Case& item, std::uint64_t messages) const {

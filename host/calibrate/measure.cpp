@@ -203,7 +203,6 @@ Result<BlueFlameProbe> probe_blueflame(const Hca& hca, const Gpu* gpu, const Pro
                                             .may_ring_unprobed_blueflame = true,
                                             .may_time_out_before_retries = true}));
   GDX_TRY(endpoint.connect(endpoint.address()));
-  GDX_TRY(endpoint.learn_order(endpoint.address()));
   if (gpu != nullptr) GDX_TRY(endpoint.map_to(*gpu));
   if (endpoint.handle().blueflame_half_bytes == 0) {
     return fail(Status::kUnsupported, fmt::format("HCA {} has no BlueFlame register left for its probe: end "

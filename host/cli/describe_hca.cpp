@@ -91,28 +91,23 @@ std::string timestamps_of(const Hca& hca) {
 Json describe_order(const Hca& hca) {
   const auto options = resolve_endpoint_options({}, hca.is_software(), hca.link_layer());
   if (!options) return {{"signals", options.error().message}};
-  const bool has_another = hca.routing().any_order.value_or(true);
-  switch (asked_order(hca.routing(), *options->adaptive_routing)) {
-    case DataOrder::kAny:
-      return {
-          {"kept", false},
-          {"signals",
-           fmt::format("fenced, which waits a round trip for the puts before them: {}=1 lets those land in "
-                       "any order",
-                       kAdaptiveRoutingVariable)}};
-    case DataOrder::kKept:
-      if (!has_another) return {{"kept", true}, {"signals", "unfenced: the HCA has no other"}};
-      return {{"kept", true},
-              {"signals",
-               fmt::format("unfenced: each queue pair forces the order, which leaves an adaptively routing "
-                           "network's bandwidth unused; {}=1 takes it, and fences them",
-                           kAdaptiveRoutingVariable)}};
-    case DataOrder::kUnknown: break;
+  const bool adaptive = *options->adaptive_routing;
+  const auto told = [](bool kept, const std::string& signals) {
+    return Json{{"kept", kept}, {"signals", signals}};
+  };
+  if (data_order_of(hca.routing(), hca.link_layer(), adaptive) == DataOrder::kKept) {
+    if (!hca.routing().order_forced) return told(true, "unfenced: the HCA has no other order");
+    return told(true,
+                fmt::format("unfenced: each queue pair forces the order, which leaves an adaptively routing "
+                            "network's bandwidth unused; {}=1 takes it, and fences them",
+                            kAdaptiveRoutingVariable));
   }
-  return {{"kept", nullptr},
-          {"signals",
-           "unfenced where QUERY_QP of the connected queue pair shows an order, else fenced: firmware "
-           "decides"}};
+  const std::string why =
+      adaptive ? fmt::format("{}=1 lets those land in any order", kAdaptiveRoutingVariable)
+               : fmt::format("{}, and no queue pair can force an order",
+                             hca.link_layer() == LinkLayer::kInfiniBand ? "the service level decides"
+                                                                        : "firmware decides");
+  return told(false, "fenced, which waits a round trip for the puts before them: " + why);
 }
 
 // Lanes and Gb/s of each, as the enumerations of IBA 14.2.5.6 and the kernel's ib_port_speed count them.

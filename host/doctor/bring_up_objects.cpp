@@ -258,6 +258,9 @@ StepResult create_objects(Bench& bench) {
   const auto different = differences(bench.commands, *context);
   for (const std::string& one : different) result.facts.push_back({"QUERY_QP", one});
   result.verdict = different.empty() ? Verdict::kOk : Verdict::kFail;
+  result.facts.push_back(
+      {"dp_ordering_0, _1", fmt::format("{}, {}", prm::get32(*context, prm::qp::kOrderingLow),
+                                        prm::get32(*context, prm::qp::kOrderingHigh))});
   const char* const grh = prm::get32(*context, prm::qp::kPathGrh) != 0 ? " with a GRH" : " without a GRH";
   result.value = created + "two queue pairs to each other in RTS";
   if (hca.link_layer() == LinkLayer::kInfiniBand) result.value += grh;

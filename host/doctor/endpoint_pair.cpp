@@ -94,7 +94,6 @@ Result<EndpointPair> EndpointPair::open(const Hca& hca, const PairOptions& wante
   if (!peer) return tl::unexpected(peer.error());
   GDX_TRY(endpoint.connect(peer->address()));
   GDX_TRY(peer->connect(endpoint.address()));
-  GDX_TRY(endpoint.learn_order(peer->address()));
   auto source = GDX_TRY(allocate_memory(hca, kBufferBytes));
   auto target = GDX_TRY(allocate_memory(hca_of_peer, kBufferBytes));
   EndpointPair pair{std::move(source), std::move(target), std::move(endpoint), std::move(*peer)};

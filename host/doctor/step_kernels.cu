@@ -51,8 +51,9 @@ class Rings {
  public:
   GDX_DEVICE explicit Rings(const EndpointHandle& handle) : handle_(handle) { exec::watch_endpoint(handle); }
 
-  GDX_DEVICE void write(std::uint32_t index, const RemoteMemory& to, const Segment& data) const {
-    store(index, control(index), to, data, {});
+  GDX_DEVICE void write(std::uint32_t index, const RemoteMemory& to, const Segment& data,
+                        std::uint32_t fence = 0) const {
+    store(index, control(index, mlx5::WqeOpcode::kRdmaWrite, mlx5::kPutSegments, fence), to, data, {});
   }
   // Adds 1. The value before comes to `from`, in 8 B.
   GDX_DEVICE void add(std::uint32_t index, const RemoteMemory& to, const LocalMemory& from) const {
@@ -93,9 +94,10 @@ class Rings {
  private:
   [[nodiscard]] GDX_DEVICE Segment control(std::uint32_t index,
                                            mlx5::WqeOpcode opcode = mlx5::WqeOpcode::kRdmaWrite,
-                                           std::uint32_t segments = mlx5::kPutSegments) const {
+                                           std::uint32_t segments = mlx5::kPutSegments,
+                                           std::uint32_t fence = 0) const {
     return device::impl::control_segment(opcode, index, device::impl::queue_pair_word(handle_.qpn), segments,
-                                         mlx5::kCompletionAlways);
+                                         mlx5::kCompletionAlways | fence);
   }
   // The next WQE goes without opcode and length.
   [[nodiscard]] GDX_DEVICE std::uint64_t doorbell(std::uint32_t index, Named named) const {
@@ -250,7 +252,8 @@ GDX_DEVICE void send(const EndpointHandle& handle, const Messages& messages, Ker
     if (messages.adds) {
       rings.add(signal, messages.signal, messages.from + kPutBytes);
     } else {
-      rings.write(signal, messages.signal, device::impl::inline_value_segment(i, sizeof i));
+      rings.write(signal, messages.signal, device::impl::inline_value_segment(i, sizeof i),
+                  handle.signal_fence);
     }
     rings.publish(signal + 1);
     rings.ring(signal);

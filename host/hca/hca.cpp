@@ -174,11 +174,12 @@ Routing read_routing(std::span<const std::uint8_t> general, std::span<const std:
   namespace cap = mlx5::prm::cap;
   const bool has_lag = prm::get(lag, prm::kLagState) != 0;
   const bool chooses = has_lag && prm::get(general, cap::kLagPortAffinityInit) != 0;
-  return {
-      .any_order = general.empty() ? std::nullopt : std::optional(prm::get(general, cap::kAnyOrderRc) != 0),
-      .order_forced = prm::get(general_2, cap::kOrderingForced) != 0,
-      .has_lag = general.empty() || lag.empty() ? std::nullopt : std::optional(has_lag),
-      .lag_ports = static_cast<std::uint8_t>(chooses ? prm::get(general, cap::kLagPorts) : 0)};
+  return {.any_order = general.empty() ? std::nullopt
+                                       : std::optional(prm::get(general, cap::kAnyOrderRc) != 0 ||
+                                                       prm::get(general, cap::kAnyOrderOfAllRc) != 0),
+          .order_forced = prm::get(general_2, cap::kOrderingForced) != 0,
+          .has_lag = general.empty() || lag.empty() ? std::nullopt : std::optional(has_lag),
+          .lag_ports = static_cast<std::uint8_t>(chooses ? prm::get(general, cap::kLagPorts) : 0)};
 }
 
 void warn_of_undestroyed() {

@@ -23,7 +23,8 @@ class Daemon;
 
 // Offers of the HCA to queue pairs about their packets' way. Source: UCX, ib_mlx5dv_md.c.
 struct Routing {
-  std::optional<bool> any_order = std::nullopt;  // data of RC queue pairs may land so; none: it did not say
+  // Data of RC queue pairs on Ethernet may land so; none: the HCA did not say.
+  std::optional<bool> any_order = std::nullopt;
   bool order_forced = false;  // a queue pair may permit or forbid that, whatever the HCA's administrator set
   std::optional<bool> has_lag = std::nullopt;  // an active bond; none: the HCA did not say
   std::uint8_t lag_ports = 0;                  // of the bond, each of which a queue pair may choose; 0: none

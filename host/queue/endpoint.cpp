@@ -66,7 +66,7 @@ struct Endpoint::Impl {
   Result<void> ring_for_kernels();
   Result<void> move_kernel_words(const Gpu& gpu);
   Result<void> store_handle();
-  Result<void> read_order();
+  Result<void> check_order();
   Result<void> fence_signals(DataOrder at_peer);
   [[nodiscard]] EndpointHandle make_handle() const;
 
@@ -86,7 +86,6 @@ struct Endpoint::Impl {
   std::vector<std::shared_ptr<GpuMapping>> mappings;  // of queues, owner word and doorbell
   std::optional<HostRinger> ringer;                   // in place of a mapped doorbell
   QueueState first_state{};                           // and with it the handle
-  DataOrder data_order = DataOrder::kUnknown;         // of what the peer sends
   EndpointAddress peer{};
   Connection connection = Connection::kNone;
   std::atomic<bool> events_logged{false};
@@ -185,7 +184,6 @@ Result<Endpoint> Endpoint::create_placed(const Hca& hca, StagingPools pools, con
   impl->take_references(pools);
   impl->queue = GDX_TRY(hca.daemon() ? request_queue_objects(hca, pools, options, impl->memory)
                                      : make_queue_objects(hca, pools, options, impl->memory));
-  impl->data_order = impl->queue->facts().data_order;
   GDX_TRY(impl->choose_auto_modes());
   auto owner = GDX_TRY(OwnerWord::create(impl->memory.gpu()));
   impl->owner.emplace(std::move(owner));
@@ -198,7 +196,7 @@ Result<Endpoint> Endpoint::create_placed(const Hca& hca, StagingPools pools, con
 EndpointAddress Endpoint::address() const {
   EndpointAddress address{};
   address.version = kEndpointAddressVersion;
-  address.data_order = impl_->data_order;
+  address.data_order = impl_->queue->facts().data_order;
   address.qpn = impl_->queue->facts().qpn;
   address.psn = impl_->queue->facts().psn;
   address.mtu_bytes = static_cast<std::uint16_t>(impl_->mtu_bytes);
@@ -222,36 +220,24 @@ Result<void> Endpoint::connect(const EndpointAddress& peer) {
   GDX_TRY(check_one_network(address(), peer));
   impl_->peer = peer;
   auto done = impl_->queue->connect(peer);
-  if (done) done = impl_->read_order();
+  if (done) done = impl_->check_order();
   if (done) done = impl_->fence_signals(peer.data_order);
   impl_->connection = done ? Connection::kConnected : Connection::kBroken;
   return done ? impl_->owner->set_free() : done;
 }
 
-Result<void> Endpoint::learn_order(const EndpointAddress& peer) {
-  if (impl_->connection == Connection::kConnected && peer.is_same_endpoint(impl_->peer))
-    return impl_->fence_signals(peer.data_order);
-  return fail(Status::kInvalidArgument,
-              fmt::format("the order at {} cannot be learned from an address of another endpoint: connect "
-                          "first, and pass the address that this peer has after its own connect()",
-                          impl_->connection == Connection::kConnected ? text_of(impl_->peer) : "no peer"));
-}
-
-// Firmware may have chosen an order by itself.
-Result<void> Endpoint::Impl::read_order() {
+// Firmware may have chosen an order by itself, whatever the queue pair asked for. That QUERY_QP shows none
+// proves nothing where the queue pair could not force one.
+Result<void> Endpoint::Impl::check_order() {
   namespace qp = mlx5::prm::qp;
+  if (queue->facts().data_order != DataOrder::kKept) return {};
   const auto context = GDX_TRY(queue->query());
-  const bool any =
-      mlx5::prm::get(context, qp::kOrderingLow) != 0 || mlx5::prm::get(context, qp::kOrderingHigh) != 0;
-  if (any && data_order == DataOrder::kKept) {
-    return fail(
-        Status::kUnsupported,
-        fmt::format("HCA {} lets data of QP {:#x} land in any order, although it was asked to keep the "
-                    "order: set {}=1 at all ranks",
-                    hca_name, queue->facts().qpn, kAdaptiveRoutingVariable));
-  }
-  data_order = any ? DataOrder::kAny : DataOrder::kKept;
-  return {};
+  if (mlx5::prm::get(context, qp::kOrderingLow) == 0 && mlx5::prm::get(context, qp::kOrderingHigh) == 0)
+    return {};
+  return fail(Status::kUnsupported,
+              fmt::format("HCA {} lets data of QP {:#x} land in any order, although it was asked to keep the "
+                          "order: set {}=1 at all ranks",
+                          hca_name, queue->facts().qpn, kAdaptiveRoutingVariable));
 }
 
 // A signal that sets is a WRITE, and must not land before the payload: placement is the peer's, the fence

@@ -134,24 +134,17 @@ class Endpoint {
   Endpoint& operator=(const Endpoint&) = delete;
   ~Endpoint();
 
-  // Returns the address by which a peer connects to this endpoint. After connect() it tells the order in
-  // which the peer's WRITEs land here, as the HCA states it.
+  // Returns the address by which a peer connects to this endpoint.
   [[nodiscard]] EndpointAddress address() const;
 
   // Takes the queue pair from RESET to RTS towards `peer`. The path MTU is the smaller of both ends'. Kernels
   // open the endpoint only from then on.
-  // Kernels' signals are fenced unless the peer's address says that order is kept there; see learn_order().
+  // Kernels' signals are fenced unless the peer's address says that order is kept there.
   // Errors: those of check_endpoint_address; kInvalidArgument for a peer of another link layer or partition;
   // kUnsupported for another InfiniBand subnet without FLIDs, or when the HCA does not keep the order that
   // this endpoint's address has promised; kBusy when already connected; kSystem when the HCA refuses a
   // transition, or a query, or cannot resolve the peer's MAC address.
   [[nodiscard]] Result<void> connect(const EndpointAddress& peer);
-
-  // Adopts what the peer has learned by its own connect(): `peer` is its address from after that. Where order
-  // was not known before, and is kept, signals lose their fence. Call it before handle() and kernels.
-  // Errors: kInvalidArgument when it is not the address of the peer; kSystem for an endpoint whose words in
-  // GPU memory are lost.
-  [[nodiscard]] Result<void> learn_order(const EndpointAddress& peer);
 
   // Lets kernels open the endpoint again after one that ended without closing it, as a kernel does that
   // traps. Until then they are refused with kBusy. Call it when no kernel runs on the endpoint; what the lost

@@ -209,7 +209,7 @@ Result<void> check_endpoint_address(const EndpointAddress& address) {
     return fail(Status::kInvalidArgument,
                 fmt::format("the peer's endpoint address has the impossible MTU {}", address.mtu_bytes));
   }
-  if (address.data_order > DataOrder::kAny) {
+  if (address.data_order > DataOrder::kKept) {
     return fail(Status::kInvalidArgument,
                 fmt::format("the peer's endpoint address has the impossible data order {}",
                             static_cast<unsigned>(address.data_order)));

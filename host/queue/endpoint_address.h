@@ -12,15 +12,14 @@ inline constexpr std::uint16_t kEndpointAddressVersion = 3;
 
 // Order in which an endpoint's HCA lets a peer's WRITEs land.
 enum class DataOrder : std::uint8_t {
-  kUnknown = 0,  // not known yet, or the HCA did not say
-  kKept = 1,     // that of the peer's calls
-  kAny = 2,
+  kAny = 0,   // perhaps that of the peer's calls, and perhaps not
+  kKept = 1,  // that of the peer's calls
 };
 
 // Address of an endpoint for its peer; exchanged at bootstrap, hence checked by connect().
 struct EndpointAddress {
   std::uint16_t version;
-  DataOrder data_order;       // before connect() what was asked for, afterwards what holds
+  DataOrder data_order;
   std::uint8_t grh_required;  // 1: the port drops packets without a GRH
   std::uint32_t qpn;          // 24 bits
   std::uint32_t psn;          // 24 bits: the first PSN that this side will send
@@ -31,11 +30,6 @@ struct EndpointAddress {
   std::uint8_t reserved[6] = {};
 
   bool operator==(const EndpointAddress&) const = default;
-  // Returns whether both are of one endpoint, whatever is known of its order.
-  [[nodiscard]] bool is_same_endpoint(EndpointAddress other) const {
-    other.data_order = data_order;
-    return *this == other;
-  }
 };
 static_assert(sizeof(EndpointAddress) == 40 && std::is_trivially_copyable_v<EndpointAddress>);
 

@@ -133,9 +133,6 @@ class LocalQueue final : public QueueObjects {
 
  private:
   [[nodiscard]] Result<FlightRecord> flight_on_hardware() const;
-  [[nodiscard]] DataOrder asked_order() const {
-    return gdx::asked_order(local_.routing, *options_.adaptive_routing);
-  }
   Result<void> lease_slots(const StagingPools& pools, std::uint32_t tenant);
   Result<void> choose_partition(const Hca& hca);
   Result<void> show_queues_to(const Hca& hca);
@@ -281,7 +278,7 @@ Result<void> LocalQueue::connect(const EndpointAddress& peer) {
   receive.mtu_bytes = std::min<std::uint32_t>(local_.mtu_bytes, peer.mtu_bytes);
   receive.next_receive_psn = peer.psn;
   receive.min_rnr_timer = options_.min_rnr_timer;
-  receive.any_order = asked_order() == DataOrder::kAny;
+  receive.any_order = *options_.adaptive_routing && local_.routing.any_order.value_or(false);
   receive.force_order = local_.routing.order_forced;
   // Spreads the queue pairs over the bond's ports.
   if (local_.routing.lag_ports != 0)
@@ -358,17 +355,15 @@ Result<void> LocalQueue::create(const Hca& hca, const StagingPools& pools, std::
   facts_.doorbell_place.register_offset = static_cast<std::uint32_t>(static_cast<std::byte*>(uar.reg_addr) -
                                                                      static_cast<std::byte*>(uar.base_addr));
   facts_.blueflame_half_bytes = doorbell_.blueflame_half_bytes;
-  facts_.data_order = asked_order();
+  facts_.data_order = data_order_of(hca.routing(), hca.link_layer(), *options_.adaptive_routing);
   return {};
 }
 
 }  // namespace
 
-DataOrder asked_order(const Routing& routing, bool adaptive_routing) {
-  if (!routing.any_order) return DataOrder::kUnknown;
-  if (!*routing.any_order) return DataOrder::kKept;
-  if (adaptive_routing) return DataOrder::kAny;
-  return routing.order_forced ? DataOrder::kKept : DataOrder::kUnknown;
+DataOrder data_order_of(const Routing& routing, LinkLayer link_layer, bool adaptive_routing) {
+  const bool has_no_other = link_layer == LinkLayer::kEthernet && !routing.any_order.value_or(true);
+  return !adaptive_routing && (routing.order_forced || has_no_other) ? DataOrder::kKept : DataOrder::kAny;
 }
 
 Result<PoolSlots> check_pools(const StagingPools& pools, const EndpointOptions& options) {

@@ -23,7 +23,7 @@ struct LidPath {
 };
 // Returns the way to a peer on InfiniBand from a port of `own_gid`: within the subnet by the peer's LID, to
 // another subnet by its FLID. A GRH goes out to another subnet, and where one of the ports requires it: the
-// peer's gets these packets, and the kernel refuses paths of the own one without it. Errors: kUnsupported for
+// peer's gets these packets, and such a port sends none without it. Errors: kUnsupported for
 // another subnet, unless both GIDs have a FLID. Source: UCX ib_iface.c, uct_ib_iface_resolve_remote_flid.
 [[nodiscard]] Result<LidPath> infiniband_path(const std::uint8_t (&own_gid)[16], bool own_grh_required,
                                               const EndpointAddress& peer);

@@ -15,9 +15,10 @@
 
 namespace gdx {
 
-// Returns the order that an HCA is going to be asked for, as far as it is certain. An HCA that neither has
-// another order nor says so is one of unknown firmware.
-[[nodiscard]] DataOrder asked_order(const Routing& routing, bool adaptive_routing);
+// Returns the order that an HCA is certain to keep, or to have been asked for. Only force makes it certain,
+// because firmware may choose by itself: on Ethernet where it can place data in any order, on InfiniBand by
+// the service level.
+[[nodiscard]] DataOrder data_order_of(const Routing& routing, LinkLayer link_layer, bool adaptive_routing);
 
 // Place of a doorbell register in the file behind the HCA's context, for another process to map.
 struct DoorbellPlace {
@@ -34,7 +35,7 @@ struct QueueFacts {
   std::byte* doorbell_page = nullptr;
   DoorbellPlace doorbell_place;
   std::uint32_t blueflame_half_bytes = 0;                       // as in EndpointHandle
-  DataOrder data_order = DataOrder::kUnknown;                   // as in EndpointAddress, before connect()
+  DataOrder data_order = DataOrder::kAny;                       // as in EndpointAddress
   RegistrationWay registered_by = RegistrationWay::kHostPages;  // of the queue memory
 };
 

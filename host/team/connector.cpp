@@ -58,7 +58,10 @@ void Connector::ask(std::uint64_t now_ns, std::uint32_t rank, std::uint32_t lane
   Pair& pair = peer_of(rank).lanes[lane];
   if (pair.state != PairState::kIdle) return;
   begin(now_ns, rank, pair);
-  if (create(now_ns, rank, lane)) join_itself(rank, lane);
+  // An endpoint for this process itself is connected to itself.
+  if (create(now_ns, rank, lane) && rank == place_.rank && connect(rank, lane, pair.mine)) {
+    publish_ready(rank, lane);
+  }
   send_due_or_close(rank);
 }
 
@@ -91,30 +94,21 @@ bool Connector::create(std::uint64_t now_ns, std::uint32_t rank, std::uint32_t l
 bool Connector::connect(std::uint32_t rank, std::uint32_t lane, const EndpointAddress& theirs) {
   Pair& pair = peers_[rank].lanes[lane];
   assert(pair.state == PairState::kOffering);
-  auto connected = port_.connect(rank, lane, theirs);
-  if (!connected) {
+  if (auto connected = port_.connect(rank, lane, theirs); !connected) {
     give_up(rank, lane, named(rank, lane, connected.error()));
     return false;
   }
-  pair.mine = *connected;
   pair.theirs = theirs;
   pair.shortage.reset();
   pair.state = PairState::kConnected;
   return true;
 }
 
-// An endpoint for this process itself is connected to itself.
-void Connector::join_itself(std::uint32_t rank, std::uint32_t lane) {
-  if (rank != place_.rank) return;
-  const Pair& pair = peers_[rank].lanes[lane];
-  if (connect(rank, lane, pair.mine)) publish_ready(rank, lane, pair.mine);
-}
-
-void Connector::publish_ready(std::uint32_t rank, std::uint32_t lane, const EndpointAddress& theirs) {
+void Connector::publish_ready(std::uint32_t rank, std::uint32_t lane) {
   Pair& pair = peers_[rank].lanes[lane];
   assert(pair.state == PairState::kConnected);
   pair.state = PairState::kReady;
-  port_.ready(rank, lane, theirs);
+  port_.ready(rank, lane);
 }
 
 // The peer learns it now, if a channel is open, or else when it asks.
@@ -205,7 +199,7 @@ void Connector::take_address(std::uint64_t now_ns, ChannelId channel, const Conn
   if (!meet(now_ns, channel, letter)) return;
   const Pair& pair = peers_[letter.from].lanes[letter.lane];
   if (letter.kind != ConnectorKind::kAsk && pair.state == PairState::kConnected) {
-    publish_ready(letter.from, letter.lane, letter.address);
+    publish_ready(letter.from, letter.lane);
   }
   if (letter.kind != ConnectorKind::kDone) send_address(channel, letter.from, letter.lane);
 }
@@ -242,7 +236,7 @@ bool Connector::meet(std::uint64_t now_ns, ChannelId channel, const ConnectorLet
       return connect(rank, letter.lane, letter.address);
     case PairState::kConnected:
     case PairState::kReady:
-      if (!letter.address.is_same_endpoint(pair.theirs)) return forbid("named another endpoint than before");
+      if (letter.address != pair.theirs) return forbid("named another endpoint than before");
       if (letter.kind != ConnectorKind::kAsk && letter.connected_qpn != pair.mine.qpn)
         return forbid("connected to another endpoint");
       return true;
@@ -319,7 +313,9 @@ void Connector::tick_pair(std::uint64_t now_ns, std::uint32_t rank, std::uint32_
   }
   if (pair.state != PairState::kWanted || pair.retry_ns > now_ns) return;
   pair.retry_ns = kNever;
-  if (create(now_ns, rank, lane)) join_itself(rank, lane);
+  if (create(now_ns, rank, lane) && rank == place_.rank && connect(rank, lane, pair.mine)) {
+    publish_ready(rank, lane);
+  }
 }
 
 void Connector::dial_waiting(std::uint64_t now_ns) {

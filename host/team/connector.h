@@ -48,12 +48,12 @@ class ConnectorHost {
   // Creates the endpoint for `rank` on `lane`. Called again only after kBusy.
   // Errors: kBusy (tried again until the deadline); any other is final.
   [[nodiscard]] virtual Result<EndpointAddress> create(std::uint32_t rank, std::uint32_t lane) = 0;
-  // Connects that endpoint; once. For this process's own rank `peer` is the endpoint's own address. Returns
-  // the endpoint's address as it is then, which tells its write order. Errors: all are final.
-  [[nodiscard]] virtual Result<EndpointAddress> connect(std::uint32_t rank, std::uint32_t lane,
-                                                        const EndpointAddress& peer) = 0;
-  // Both endpoints can receive: kernels may post. `peer` is the peer's address since it is connected.
-  virtual void ready(std::uint32_t rank, std::uint32_t lane, const EndpointAddress& peer) = 0;
+  // Connects that endpoint; once. For this process's own rank `peer` is the endpoint's own address. Errors:
+  // all are final.
+  [[nodiscard]] virtual Result<void> connect(std::uint32_t rank, std::uint32_t lane,
+                                             const EndpointAddress& peer) = 0;
+  // Both endpoints can receive: kernels may post.
+  virtual void ready(std::uint32_t rank, std::uint32_t lane) = 0;
   // The rank cannot be connected on this lane. Also after ready(), when the peer has given up. No further
   // call names this rank and lane, so the endpoint, if there is one, is the host's to destroy. kBusy: an
   // endpoint was not to be had by the deadline; kPeerUnreachable: no answer came.
@@ -135,8 +135,7 @@ class Connector {
   // Creates the endpoint of a pair in kWanted; false when that failed.
   [[nodiscard]] bool create(std::uint64_t now_ns, std::uint32_t rank, std::uint32_t lane);
   [[nodiscard]] bool connect(std::uint32_t rank, std::uint32_t lane, const EndpointAddress& theirs);
-  void join_itself(std::uint32_t rank, std::uint32_t lane);
-  void publish_ready(std::uint32_t rank, std::uint32_t lane, const EndpointAddress& theirs);
+  void publish_ready(std::uint32_t rank, std::uint32_t lane);
   void give_up(std::uint32_t rank, std::uint32_t lane, Error why, bool by_peer = false);
 
   void take(std::uint64_t now_ns, ChannelId channel, const ConnectorLetter& letter);

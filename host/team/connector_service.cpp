@@ -12,6 +12,7 @@
 #include <system_error>
 
 #include "base/clock.h"
+#include "base/library_thread.h"
 #include "base/log.h"
 #include "host/bootstrap/socket.h"
 
@@ -109,7 +110,7 @@ Result<void> ConnectorService::start(std::span<const ConnectorIdentity> identiti
   asked_ = asked;
   connector_.emplace(place_, rules_, static_cast<ConnectorPort&>(*this));
   try {
-    thread_ = std::thread([this] { serve(); });
+    thread_ = start_library_thread([this] { serve(); });
   } catch (const std::system_error& error) {
     return fail(Status::kNoMemory,
                 fmt::format("no thread for the connections of a team: {}; raise the limits on processes and "
@@ -151,13 +152,12 @@ Result<EndpointAddress> ConnectorService::create(std::uint32_t rank, std::uint32
   return host_->create(rank, lane);
 }
 
-Result<EndpointAddress> ConnectorService::connect(std::uint32_t rank, std::uint32_t lane,
-                                                  const EndpointAddress& peer) {
+Result<void> ConnectorService::connect(std::uint32_t rank, std::uint32_t lane, const EndpointAddress& peer) {
   return host_->connect(rank, lane, peer);
 }
 
-void ConnectorService::ready(std::uint32_t rank, std::uint32_t lane, const EndpointAddress& peer) {
-  host_->ready(rank, lane, peer);
+void ConnectorService::ready(std::uint32_t rank, std::uint32_t lane) {
+  host_->ready(rank, lane);
   const std::lock_guard lock(mutex_);
   outcomes_[{rank, lane}] = std::nullopt;
   changed_.notify_all();

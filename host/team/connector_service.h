@@ -70,9 +70,8 @@ class ConnectorService final : private ConnectorPort {
   ConnectorService(const ConnectorOptions& options, Descriptor listener, std::uint64_t token);
 
   Result<EndpointAddress> create(std::uint32_t rank, std::uint32_t lane) override;
-  Result<EndpointAddress> connect(std::uint32_t rank, std::uint32_t lane,
-                                  const EndpointAddress& peer) override;
-  void ready(std::uint32_t rank, std::uint32_t lane, const EndpointAddress& peer) override;
+  Result<void> connect(std::uint32_t rank, std::uint32_t lane, const EndpointAddress& peer) override;
+  void ready(std::uint32_t rank, std::uint32_t lane) override;
   void gone(std::uint32_t rank, std::uint32_t lane, const Error& why) override;
   ChannelId dial(std::uint32_t rank) override;
   void send(ChannelId channel, std::uint32_t rank, const ConnectorLetter& letter) override;

@@ -29,8 +29,8 @@ struct TeamOptions {
   std::uint64_t heap_bytes = 64 << 20;  // of each rank, all equal; 4 KiB to 1 TiB
   std::uint32_t lanes = 1;              // endpoints towards each rank, all ranks equal; 1 to 64
   HeapMemory heap_memory = HeapMemory::kHost;
-  // Ordinal of the GPU whose kernels use the team. None: 0 where nvcc has compiled the program's kernels,
-  // else kernels of the CPU layer.
+  // Ordinal of the GPU whose kernels use the team. None: that of Gpu::current() where nvcc has compiled the
+  // program's kernels, else kernels of the CPU layer.
   std::optional<int> gpu = std::nullopt;
   // Of each endpoint. `sharing` is always kShared. The slot counts are lowered to those of the pools. `gpu`
   // is the team's where none is set.

@@ -43,6 +43,7 @@ Result<void> TeamState::join() {
 }
 
 Result<void> TeamState::open_parts() {
+  if (!options_.gpu && program_has_cuda_kernels()) options_.gpu = GDX_TRY(Gpu::current()).ordinal();
   HcaOptions hca = options_.hca;
   if (!hca.gpu) hca.gpu = options_.gpu;
   hca.rank = world_->rank();
@@ -94,7 +95,6 @@ Result<void> TeamState::zero(std::uint64_t offset, std::uint64_t bytes) {
 }
 
 Result<void> TeamState::make_local_parts() {
-  if (!options_.gpu && program_has_cuda_kernels()) options_.gpu = 0;
   options_ = GDX_TRY(resolve_team_options(options_, hca_->is_software(), hca_->link_layer()));
   fit(options_.endpoint.slot_count, pools_.nic);
   fit(options_.endpoint.bounce_slot_count, pools_.host);
@@ -242,18 +242,11 @@ Result<EndpointAddress> TeamState::create(std::uint32_t rank, std::uint32_t lane
 }
 
 // Without the lock: other threads leave an endpoint alone that kernels do not know yet.
-Result<EndpointAddress> TeamState::connect(std::uint32_t rank, std::uint32_t lane,
-                                           const EndpointAddress& peer) {
-  Endpoint& endpoint = *ends_[end_index(lane, rank)].endpoint;
-  GDX_TRY(endpoint.connect(peer));
-  return endpoint.address();
+Result<void> TeamState::connect(std::uint32_t rank, std::uint32_t lane, const EndpointAddress& peer) {
+  return ends_[end_index(lane, rank)].endpoint->connect(peer);
 }
 
-void TeamState::ready(std::uint32_t rank, std::uint32_t lane, const EndpointAddress& peer) {
-  // Signals keep their fence otherwise.
-  if (auto learned = ends_[end_index(lane, rank)].endpoint->learn_order(peer); !learned)
-    log::warn("signals to rank {} on lane {} wait for acknowledgements: {}", rank, lane,
-              learned.error().message);
+void TeamState::ready(std::uint32_t rank, std::uint32_t lane) {
   const std::lock_guard lock(mutex_);
   set_connection(rank, lane, is_mapped(rank) ? PeerWay::kDirect : PeerWay::kNative);
 }

@@ -83,9 +83,9 @@ class TeamState : private ConnectorHost {
  private:
   // Calls of the connector's thread.
   [[nodiscard]] Result<EndpointAddress> create(std::uint32_t rank, std::uint32_t lane) override;
-  [[nodiscard]] Result<EndpointAddress> connect(std::uint32_t rank, std::uint32_t lane,
-                                                const EndpointAddress& peer) override;
-  void ready(std::uint32_t rank, std::uint32_t lane, const EndpointAddress& peer) override;
+  [[nodiscard]] Result<void> connect(std::uint32_t rank, std::uint32_t lane,
+                                     const EndpointAddress& peer) override;
+  void ready(std::uint32_t rank, std::uint32_t lane) override;
   void gone(std::uint32_t rank, std::uint32_t lane, const Error& why) override;
 
   [[nodiscard]] Result<void> make_local_parts();

@@ -185,7 +185,7 @@ struct EndpointAnswer {
   std::uint64_t map_offset;
   std::uint32_t register_offset;  // in that page
   std::uint16_t blueflame_half_bytes;
-  std::uint16_t data_order;  // enum DataOrder, as in the address before it is connected
+  std::uint16_t data_order;  // enum DataOrder
   std::uint16_t pkey;        // as the port's table has it
   std::uint8_t reserved[6];
 };

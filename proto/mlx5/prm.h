@@ -159,8 +159,9 @@ inline constexpr PrmField kLagPortAffinity{kContext + 0x04,
 inline constexpr PrmField kServiceType{kContext + 0x08, 8};
 inline constexpr PrmField kPathMigrationState{kContext + 0x13, 2};
 // Tier of the order in which data lands, of two bits. With kOrderingForce that which the queue pair asks for
-// holds, whatever the administrator or the network's routing make of it. QUERY_QP tells the tier that holds.
-// Source: UCX ib_mlx5_ifc.h; Linux mlx5_ifc.h, dp_ordering_1.
+// holds, whatever the administrator or the network's routing make of it. A ConnectX-8 was seen to tell by
+// QUERY_QP what its firmware chose; of other HCAs that is not known.
+// Source: UCX ib_mlx5_ifc.h; Linux mlx5_ifc.h, dp_ordering_1; torchcomms pull request 3881.
 inline constexpr PrmField kOrderingLow{kContext + 0x26, 1};  // READs and WRITEs may land in any order
 inline constexpr PrmField kOrderingForce{kContext + 0x27, 1};
 inline constexpr PrmField kPd{kContext + 0x28, 24};
@@ -344,7 +345,10 @@ inline constexpr PrmField kDeviceMemorySupported{kBase + 0x1a8, 1};
 inline constexpr PrmField kPortType{kBase + 0x1b6, 2};  // 1: Ethernet
 inline constexpr PrmField kNumPorts{kBase + 0x1b8, 8};
 inline constexpr PrmField kLogMaxMessage{kBase + 0x1c3, 5};
-inline constexpr PrmField kAnyOrderRc{kBase + 0x1ca, 1};           // dp_ordering_ooo_rw_rc
+// READs and WRITEs of RC queue pairs on Ethernet may land in any order (dp_ordering_ooo_rw_rc), or all may,
+// atomics among them (dp_ordering_ooo_all_rc).
+inline constexpr PrmField kAnyOrderRc{kBase + 0x1ca, 1};
+inline constexpr PrmField kAnyOrderOfAllRc{kBase + 0x334, 1};
 inline constexpr PrmField kLagPortAffinityInit{kBase + 0x1f8, 1};  // init2_lag_tx_port_affinity
 inline constexpr PrmField kCqeVersion{kBase + 0x1fc, 4};
 inline constexpr PrmField kCompactAddressVector{kBase + 0x200, 1};

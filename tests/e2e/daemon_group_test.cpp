@@ -60,8 +60,7 @@ TEST(DaemonGroups, one_that_knows_anothers_numbers_reaches_nothing) {
   const auto weapon = make(attacker);
   const Hca own = must(Hca::open({.in_this_process = true}));
   const auto connect = [&](LocalClient& client, const auto& from, const auto& to, const ibv_gid& gid) {
-    EndpointAddress peer{
-        kEndpointAddressVersion, DataOrder::kUnknown, 0, to.qpn, to.psn, 1024, own.lid(), {}};
+    EndpointAddress peer{kEndpointAddressVersion, DataOrder::kAny, 0, to.qpn, to.psn, 1024, own.lid(), {}};
     std::copy(std::begin(gid.raw), std::end(gid.raw), std::begin(peer.gid));
     ipc::ConnectEndpoint request{from.endpoint, {}};
     std::memcpy(request.peer, &peer, sizeof peer);
@@ -105,7 +104,7 @@ TEST(DaemonGroups, an_ended_queue_pair_is_no_peer) {
   ASSERT_EQ(client.call(ipc::DestroyEndpoint{ended.endpoint}), Status::kOk);
   const Hca own = must(Hca::open({.in_this_process = true}));
   EndpointAddress peer{
-      kEndpointAddressVersion, DataOrder::kUnknown, 0, ended.qpn, ended.psn, 1024, own.lid(), {}};
+      kEndpointAddressVersion, DataOrder::kAny, 0, ended.qpn, ended.psn, 1024, own.lid(), {}};
   std::copy(std::begin(own.gid().raw), std::end(own.gid().raw), std::begin(peer.gid));
   std::memcpy(connect.peer, &peer, sizeof peer);
   EXPECT_EQ(client.call(connect), Status::kNotFound);

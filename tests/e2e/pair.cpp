@@ -46,7 +46,6 @@ void Pair::SetUp() {
   }
   ASSERT_TRUE(a_.endpoint->connect(b_.endpoint->address()));
   ASSERT_TRUE(b_.endpoint->connect(a_.endpoint->address()));
-  ASSERT_TRUE(a_.endpoint->learn_order(b_.endpoint->address()));
   a_.peer = b_.buffer->remote();
   b_.peer = a_.buffer->remote();
 }

@@ -132,7 +132,7 @@ class Attacker {
   void connect(Connection& client) {
     ipc::ConnectEndpoint request{number(), {}};
     EndpointAddress peer{
-        kEndpointAddressVersion, DataOrder::kUnknown, 0, qpn_, input_.take<std::uint16_t>(), 1024, 0, {}};
+        kEndpointAddressVersion, DataOrder::kAny, 0, qpn_, input_.take<std::uint16_t>(), 1024, 0, {}};
     const std::uint8_t loopback[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1};
     std::copy(std::begin(loopback), std::end(loopback), std::begin(peer.gid));
     std::memcpy(request.peer, &peer, sizeof peer);

@@ -31,7 +31,8 @@ void fill_general(const Hca& hca, Output out) {
   prm::set(out, cap::kPortType, !hca.config().infiniband);
   prm::set(out, cap::kNumPorts, 1);
   prm::set(out, cap::kLogMaxMessage, kLogMaxMessage);
-  prm::set(out, cap::kAnyOrderRc, 1);
+  // Of Ethernet: on InfiniBand the service level decides.
+  prm::set(out, cap::kAnyOrderRc, !hca.config().infiniband && hca.config().data_order != OrderRule::kKept);
   prm::set(out, cap::kCqeVersion, 1);
   prm::set(out, cap::kCompactAddressVector, 1);
   prm::set(out, cap::kRoceSupported, !hca.config().infiniband);

@@ -41,8 +41,9 @@ enum class CongestionControl : std::uint8_t {
 // Order in which data of RC queue pairs lands.
 enum class OrderRule : std::uint8_t {
   kChosen,  // that which the queue pair forces, or else the order of its packets
-  kKept,    // that of the packets: no queue pair can force one
-  kAny,     // any, as firmware chooses where the network routes adaptively: no queue pair can force one
+  kKept,    // that of the packets: the HCA has no other
+  kAny,     // any, as firmware chooses where the network routes adaptively: no queue pair can force one, nor
+            // does QUERY_QP tell
 };
 
 struct HcaConfig {

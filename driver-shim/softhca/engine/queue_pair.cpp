@@ -109,14 +109,11 @@ Errno QueuePair::modify(std::uint32_t mask, const QpAttributes& attributes) {
   return 0;
 }
 
-bool QueuePair::lands_in_any_order() const {
-  return states_.attributes().any_order || hca_.config.data_order == OrderRule::kAny;
-}
-
 transport::RcConfig QueuePair::rc_config() const {
   transport::RcConfig config = states_.rc_config(hca_.wire->window_bytes());
   // Differs between queue pairs, and is not 0, because no queue pair has that number.
-  if (lands_in_any_order()) config.late_writes_seed = hca_.config.udp.faults.seed << kQpnBits | qpn_;
+  if (states_.attributes().any_order || hca_.config.data_order == OrderRule::kAny)
+    config.late_writes_seed = hca_.config.udp.faults.seed << kQpnBits | qpn_;
   return config;
 }
 
@@ -158,7 +155,6 @@ QpAttributes QueuePair::query() const {
   QpAttributes now = states_.attributes();
   now.send_psn = send_side_.next_psn(now.send_psn);
   now.receive_psn = receive_side_.expected_psn(now.receive_psn);
-  now.any_order = lands_in_any_order();
   return now;
 }
 

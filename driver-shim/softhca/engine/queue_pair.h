@@ -129,7 +129,6 @@ class QueuePair final : private transport::RequesterPort, private transport::Res
   bool invalidate(std::uint32_t rkey) override;
   void fatal(mlx5::Syndrome syndrome) override;
 
-  [[nodiscard]] bool lands_in_any_order() const;
   [[nodiscard]] transport::RcConfig rc_config() const;
   void set_state(QpState state);
   void note(const FlightEvent& event);

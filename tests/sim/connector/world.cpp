@@ -43,13 +43,10 @@ class ConnectorWorld::Rank final : public ConnectorPort {
   Result<EndpointAddress> create(std::uint32_t rank, std::uint32_t lane) override {
     return world_.create(place.rank, rank, lane);
   }
-  Result<EndpointAddress> connect(std::uint32_t rank, std::uint32_t lane,
-                                  const EndpointAddress& peer) override {
+  Result<void> connect(std::uint32_t rank, std::uint32_t lane, const EndpointAddress& peer) override {
     return world_.connect(place.rank, rank, lane, peer);
   }
-  void ready(std::uint32_t rank, std::uint32_t lane, const EndpointAddress& peer) override {
-    world_.ready(place.rank, rank, lane, peer);
-  }
+  void ready(std::uint32_t rank, std::uint32_t lane) override { world_.ready(place.rank, rank, lane); }
   void gone(std::uint32_t rank, std::uint32_t lane, const Error& why) override {
     world_.gone(place.rank, rank, lane, why);
   }
@@ -310,25 +307,23 @@ Result<EndpointAddress> ConnectorWorld::create(std::uint32_t owner, std::uint32_
   return endpoint.address;
 }
 
-Result<EndpointAddress> ConnectorWorld::connect(std::uint32_t owner, std::uint32_t peer, std::uint32_t lane,
-                                                const EndpointAddress& to) {
+Result<void> ConnectorWorld::connect(std::uint32_t owner, std::uint32_t peer, std::uint32_t lane,
+                                     const EndpointAddress& to) {
   End& end = end_of(owner, peer, lane);
   if (!end.endpoint || end.gone || end.endpoint->connected_qpn != 0) {
     expect(false, fmt::format("rank {} connects an endpoint that cannot be connected", owner));
-    return to;
+    return {};
   }
   const auto theirs = owners_.find(to.qpn);
   expect(theirs != owners_.end() && theirs->second == Key{peer, owner, lane} &&
-             ends_[theirs->second].endpoint && ends_[theirs->second].endpoint->address.is_same_endpoint(to),
+             ends_[theirs->second].endpoint && ends_[theirs->second].endpoint->address == to,
          fmt::format("rank {} connects to an endpoint that rank {} did not make for it", owner, peer));
   if (end.refuses) {
     ++outcome_.refusals;
     return fail(Status::kSystem, "the HCA refused a transition");
   }
   end.endpoint->connected_qpn = to.qpn;
-  // No further draw, because that would change what every seed does.
-  end.endpoint->address.data_order = to.psn % 2 == 0 ? DataOrder::kKept : DataOrder::kAny;
-  return end.endpoint->address;
+  return {};
 }
 
 void ConnectorWorld::check_in_time(const Key& key, const End& end) {
@@ -337,8 +332,7 @@ void ConnectorWorld::check_in_time(const Key& key, const End& end) {
          fmt::format("rank {} waited for rank {} beyond the deadline", owner, peer));
 }
 
-void ConnectorWorld::ready(std::uint32_t owner, std::uint32_t peer, std::uint32_t lane,
-                           const EndpointAddress& address) {
+void ConnectorWorld::ready(std::uint32_t owner, std::uint32_t peer, std::uint32_t lane) {
   End& end = end_of(owner, peer, lane);
   check_in_time({owner, peer, lane}, end);
   expect(!end.ready && !end.gone, fmt::format("rank {} is made ready for rank {} too late", peer, owner));
@@ -346,8 +340,6 @@ void ConnectorWorld::ready(std::uint32_t owner, std::uint32_t peer, std::uint32_
   ++outcome_.ready;
   if (end.asked) outcome_.longest_ns = std::max(outcome_.longest_ns, now_ns_ - end.begun_ns);
   const End& other = end_of(peer, owner, lane);
-  expect(!other.endpoint || other.endpoint->address == address,
-         fmt::format("rank {} has not learned what the endpoint of rank {} has read", owner, peer));
   const bool joined = end.endpoint && other.endpoint &&
                       end.endpoint->connected_qpn == other.endpoint->address.qpn &&
                       other.endpoint->connected_qpn == end.endpoint->address.qpn;

@@ -99,9 +99,9 @@ class ConnectorWorld {
 
   // The ranks' port.
   Result<EndpointAddress> create(std::uint32_t owner, std::uint32_t peer, std::uint32_t lane);
-  Result<EndpointAddress> connect(std::uint32_t owner, std::uint32_t peer, std::uint32_t lane,
-                                  const EndpointAddress& to);
-  void ready(std::uint32_t owner, std::uint32_t peer, std::uint32_t lane, const EndpointAddress& address);
+  Result<void> connect(std::uint32_t owner, std::uint32_t peer, std::uint32_t lane,
+                       const EndpointAddress& to);
+  void ready(std::uint32_t owner, std::uint32_t peer, std::uint32_t lane);
   void gone(std::uint32_t owner, std::uint32_t peer, std::uint32_t lane, const Error& why);
   ChannelId dial(std::uint32_t owner, std::uint32_t peer);
   void send(std::uint32_t owner, ChannelId channel, std::uint32_t to, const ConnectorLetter& letter);

@@ -125,7 +125,7 @@ Request Requests::connection(bool flawed) {
   ipc::ConnectEndpoint request{one_of(endpoints_), {}};
   const std::uint32_t qpn =
       endpoints_.empty() ? 1 : endpoints_[random_.between(0, endpoints_.size() - 1)].qpn;
-  EndpointAddress peer{kEndpointAddressVersion, DataOrder::kUnknown, 0, qpn, 7, 1024, 0, {}};
+  EndpointAddress peer{kEndpointAddressVersion, DataOrder::kAny, 0, qpn, 7, 1024, 0, {}};
   std::memcpy(peer.gid, gid_, sizeof gid_);
   if (flawed) peer.version = 99;
   std::memcpy(request.peer, &peer, sizeof peer);

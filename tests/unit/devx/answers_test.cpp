@@ -49,7 +49,7 @@ prm::Mailbox<kCapBytes> general_capabilities(std::uint64_t ethernet) {
                           {cap::kPortType, ethernet},
                           {cap::kNumPorts, 1},
                           {cap::kLogMaxMessage, 30},
-                          {cap::kAnyOrderRc, 1},
+                          {cap::kAnyOrderRc, ethernet},
                           {cap::kCqeVersion, 1},
                           {cap::kCompactAddressVector, 1},
                           {cap::kRoceSupported, ethernet},

@@ -127,9 +127,9 @@ TEST(PrmField, fields_of_capabilities_lie_where_linux_has_them) {
                                  kBlueFlame}),
             "27c:4 280:1 29d:1 29e:1 2a0:1 2b1:1 2bd:1 2be:1 2bf:1 2c0:1 2d8:8 2e0:1 ");
   EXPECT_EQ(places_of(std::array{kLogBlueFlameRegisterSize, kLagPorts, kMaxWqeSizeSq, kMaxWqeSizeRq,
-                                 kLogMaxPd, kLogMaxRmp, kLogMaxRmpSize, kDeviceFrequencyMhz,
+                                 kLogMaxPd, kAnyOrderOfAllRc, kLogMaxRmp, kLogMaxRmpSize, kDeviceFrequencyMhz,
                                  kDeviceFrequencyKhz, kUarsPerPage, kCqe128Always, kOrderingForced}),
-            "2eb:5 2fc:4 310:16 330:16 3ab:5 403:5 45b:5 540:32 560:32 5a0:32 63d:1 108:1 ");
+            "2eb:5 2fc:4 310:16 330:16 3ab:5 3b4:1 403:5 45b:5 540:32 560:32 5a0:32 63d:1 108:1 ");
   EXPECT_EQ(
       places_of(std::array{kAtomicHostEndian, kAtomicHostEndianSupported, kAtomicOperations, kAtomicSizeQp,
                            kQpTimestamps, kRoceL3Type, kRoceVersions, kRoceDestinationUdpPort,

@@ -33,19 +33,12 @@ class Script final : public ConnectorPort {
     address.qpn = 100 * rank + lane;
     return address;
   }
-  Result<EndpointAddress> connect(std::uint32_t rank, std::uint32_t lane,
-                                  const EndpointAddress& peer) override {
+  Result<void> connect(std::uint32_t rank, std::uint32_t lane, const EndpointAddress& peer) override {
     add(fmt::format("connect {}.{} to QP {}", rank, lane, peer.qpn));
-    if (!connects) return fail(Status::kQueueError, "no path");
-    EndpointAddress address{};
-    address.qpn = 100 * rank + lane;
-    address.data_order = read_order;
-    return address;
+    if (connects) return {};
+    return fail(Status::kQueueError, "no path");
   }
-  void ready(std::uint32_t rank, std::uint32_t lane, const EndpointAddress& peer) override {
-    add(fmt::format("ready {}.{}", rank, lane));
-    learned = peer.data_order;
-  }
+  void ready(std::uint32_t rank, std::uint32_t lane) override { add(fmt::format("ready {}.{}", rank, lane)); }
   void gone(std::uint32_t rank, std::uint32_t lane, const Error& why) override {
     add(fmt::format("gone {}.{}, {}: {}", rank, lane, status_name(why.status), why.message));
   }
@@ -56,7 +49,6 @@ class Script final : public ConnectorPort {
   void send(ChannelId channel, std::uint32_t rank, const ConnectorLetter& letter) override {
     const char* const kinds[] = {"", "ask", "answer", "done", "not now", "refusal"};
     const bool reason = letter.kind == ConnectorKind::kNotNow || letter.kind == ConnectorKind::kRefusal;
-    sent_order = letter.address.data_order;
     add(fmt::format("{} by {} to {} of {}, lane {}: {}", kinds[static_cast<std::size_t>(letter.kind)],
                     channel, rank, letter.from, letter.lane,
                     reason ? fmt::format("{}: {}", status_name(letter.why.status), letter.why.message)
@@ -69,9 +61,6 @@ class Script final : public ConnectorPort {
   std::map<std::uint32_t, Error> refused;  // by rank
   bool connects = true;
   ChannelId last = 0;
-  DataOrder read_order = DataOrder::kUnknown;  // by each endpoint that is connected
-  DataOrder sent_order = DataOrder::kUnknown;  // by the newest letter
-  DataOrder learned = DataOrder::kUnknown;     // by the newest endpoint that is ready
 
  private:
   void add(std::string call) { calls_.push_back(std::move(call)); }
@@ -135,21 +124,6 @@ TEST_F(ConnectorCalls, rank_that_is_asked) {
   connector.tick(11);
   connector.opened(1);
   EXPECT_THAT(port.take(), ElementsAre("dial 2 by 1", "answer by 1 to 2 of 0, lane 0: QP 200 to 1200"));
-}
-
-// An endpoint knows its HCA's order once it is connected, so the letters from then on tell it.
-TEST_F(ConnectorCalls, order_that_an_endpoint_has_read_reaches_the_peer) {
-  port.read_order = DataOrder::kAny;
-  ConnectorLetter letter = letter_of(kAsk, 2, 1);
-  connector.received(5, 40, letter);
-  EXPECT_EQ(port.sent_order, DataOrder::kAny);
-  letter = letter_of(kDone, 2, 1, 201);
-  letter.address.data_order = DataOrder::kKept;
-  connector.received(6, 40, letter);
-  EXPECT_EQ(connector.state(2, 1), PairState::kReady) << "the same endpoint as before";
-  EXPECT_EQ(port.learned, DataOrder::kKept);
-  connector.ask(7, 0, 0);
-  EXPECT_EQ(port.learned, DataOrder::kAny) << "its own";
 }
 
 // Pauses double up to 320 ms.

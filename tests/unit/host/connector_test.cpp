@@ -46,12 +46,6 @@ class Books final : public ConnectorHost {
     std::string gone;
   };
 
-  static EndpointAddress address_of(const Entry& entry) {
-    EndpointAddress address{};
-    address.version = kEndpointAddressVersion;
-    address.qpn = entry.qpn;
-    return address;
-  }
   Result<EndpointAddress> create(std::uint32_t rank, std::uint32_t lane) override {
     if (before_create) before_create(rank, lane);
     const std::lock_guard lock(mutex_);
@@ -59,16 +53,17 @@ class Books final : public ConnectorHost {
     Entry& entry = entries_[{rank, lane}];
     ++entry.created;
     entry.qpn = ++last_qpn;
-    return address_of(entry);
+    EndpointAddress address{};
+    address.version = kEndpointAddressVersion;
+    address.qpn = entry.qpn;
+    return address;
   }
-  Result<EndpointAddress> connect(std::uint32_t rank, std::uint32_t lane,
-                                  const EndpointAddress& peer) override {
+  Result<void> connect(std::uint32_t rank, std::uint32_t lane, const EndpointAddress& peer) override {
     const std::lock_guard lock(mutex_);
-    Entry& entry = entries_[{rank, lane}];
-    entry.connected_qpn = peer.qpn;
-    return address_of(entry);
+    entries_[{rank, lane}].connected_qpn = peer.qpn;
+    return {};
   }
-  void ready(std::uint32_t rank, std::uint32_t lane, const EndpointAddress& /*peer*/) override {
+  void ready(std::uint32_t rank, std::uint32_t lane) override {
     const std::lock_guard lock(mutex_);
     ++entries_[{rank, lane}].ready;
   }
@@ -391,11 +386,11 @@ class Silence final : public ConnectorPort {
     if (refused) return tl::unexpected(*refused);
     return EndpointAddress{};
   }
-  Result<EndpointAddress> connect(std::uint32_t /*rank*/, std::uint32_t /*lane*/,
-                                  const EndpointAddress& /*peer*/) override {
-    return EndpointAddress{};
+  Result<void> connect(std::uint32_t /*rank*/, std::uint32_t /*lane*/,
+                       const EndpointAddress& /*peer*/) override {
+    return {};
   }
-  void ready(std::uint32_t /*rank*/, std::uint32_t /*lane*/, const EndpointAddress& /*peer*/) override {}
+  void ready(std::uint32_t /*rank*/, std::uint32_t /*lane*/) override {}
   void gone(std::uint32_t /*rank*/, std::uint32_t /*lane*/, const Error& why) override { last = why; }
   ChannelId dial(std::uint32_t /*rank*/) override { return ++channel; }
   void send(ChannelId /*channel*/, std::uint32_t /*rank*/, const ConnectorLetter& /*letter*/) override {}

@@ -179,7 +179,7 @@ TEST(DaemonSession, figures_are_of_each_endpoints_own_words) {
   EXPECT_NE(made[0].endpoint, made[1].endpoint);
   const Hca own = must(Hca::open({.in_this_process = true}));
   EndpointAddress peer{
-      kEndpointAddressVersion, DataOrder::kUnknown, 0, made[0].qpn, made[0].psn, 1024, own.lid(), {}};
+      kEndpointAddressVersion, DataOrder::kAny, 0, made[0].qpn, made[0].psn, 1024, own.lid(), {}};
   std::copy(std::begin(own.gid().raw), std::end(own.gid().raw), std::begin(peer.gid));
   ipc::ConnectEndpoint connect{made[1].endpoint, {}};
   std::memcpy(connect.peer, &peer, sizeof peer);

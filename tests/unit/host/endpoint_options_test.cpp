@@ -277,8 +277,8 @@ TEST(EndpointAddress, impossible_fields_are_refused) {
       {[](EndpointAddress& a) { a.mtu_bytes = 256; }, ""},
       {[](EndpointAddress& a) { a.mtu_bytes = 1500; }, "the impossible MTU 1500"},
       {[](EndpointAddress& a) { a.mtu_bytes = 8192; }, "the impossible MTU 8192"},
-      {[](EndpointAddress& a) { a.data_order = DataOrder::kAny; }, ""},
-      {[](EndpointAddress& a) { a.data_order = static_cast<DataOrder>(3); }, "the impossible data order 3"},
+      {[](EndpointAddress& a) { a.data_order = DataOrder::kKept; }, ""},
+      {[](EndpointAddress& a) { a.data_order = static_cast<DataOrder>(2); }, "the impossible data order 2"},
       {[](EndpointAddress& a) { a.lid = 0xbfff; }, ""},
       {[](EndpointAddress& a) { a.lid = 0xc000; }, "the impossible LID 0xc000"},  // of a multicast group
       {[](EndpointAddress& a) { a.gid[15] = 0; }, "no GID"},

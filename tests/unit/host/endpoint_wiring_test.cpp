@@ -17,8 +17,10 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -40,6 +42,8 @@ std::vector<Command>& commands() {
   return all;
 }
 int refused_step = 0;  // of the transitions from now on; 0: none
+// A bit of the order that QUERY_QP shows, as where firmware heeds no force; none: the HCA's own answer.
+std::optional<gdx::mlx5::prm::PrmField> shown_order;
 // Types of doorbell pages, as they were asked for, and how many are refused first.
 struct Pages {
   std::vector<std::uint32_t> asked;
@@ -98,6 +102,12 @@ int mlx5dv_devx_obj_modify(mlx5dv_devx_obj* object, const void* in, std::size_t 
   commands().push_back({object, Bytes(sent, sent + in_bytes), 0});
   if (refused_step != 0 && --refused_step == 0) return EINVAL;
   return real<decltype(mlx5dv_devx_obj_modify)>(__func__)(object, in, in_bytes, out, out_bytes);
+}
+int mlx5dv_devx_obj_query(mlx5dv_devx_obj* object, const void* in, std::size_t in_bytes, void* out,
+                          std::size_t out_bytes) {
+  const int status = real<decltype(mlx5dv_devx_obj_query)>(__func__)(object, in, in_bytes, out, out_bytes);
+  if (shown_order) gdx::mlx5::prm::set({static_cast<std::uint8_t*>(out), out_bytes}, *shown_order, 1);
+  return status;
 }
 }
 
@@ -361,28 +371,34 @@ TEST_F(EndpointWiring, options_arrive_at_both_ends_queue_pairs) {
 }
 
 // CMake runs it once for each order that the HCA may keep.
-TEST_F(EndpointWiring, signals_are_fenced_until_the_peer_is_known_to_keep_order) {
+TEST_F(EndpointWiring, signals_are_fenced_unless_the_peer_is_certain_to_keep_order) {
   const char* const set = std::getenv("GDX_SOFTHCA_DATA_ORDER");
-  const std::string order = set == nullptr ? "chosen" : set;
-  const bool forced = order == "chosen";
-  const DataOrder holds = order == "any" ? DataOrder::kAny : DataOrder::kKept;
-  const auto fence_for = [](bool kept) { return kept ? 0u : +mlx5::kFenceStrongOrdering; };
+  const bool kept = set == nullptr || set != std::string_view("any");
   ASSERT_NO_FATAL_FAILURE(open(1));
   auto a = create({});
   auto b = create({});
-  auto other = create({});
-  ASSERT_TRUE(a && b && other);
-  EXPECT_EQ(a->address().data_order, forced ? DataOrder::kKept : DataOrder::kUnknown);
-  EXPECT_FALSE(a->learn_order(b->address())) << "it is not connected";
+  ASSERT_TRUE(a && b);
+  EXPECT_EQ(b->address().data_order, kept ? DataOrder::kKept : DataOrder::kAny);
   ASSERT_NO_FATAL_FAILURE(connect(*a, *b, 2048));
-  EXPECT_EQ(a->handle().signal_fence, fence_for(forced));
-  EXPECT_EQ(a->address().data_order, holds);
-  ASSERT_NO_FATAL_FAILURE(connect(*b, *a, 2048));
-  EXPECT_EQ(b->handle().signal_fence, fence_for(holds == DataOrder::kKept));
-  EXPECT_FALSE(a->learn_order(other->address()));
-  ASSERT_TRUE(a->learn_order(b->address()));
-  EXPECT_EQ(a->handle().signal_fence, fence_for(holds == DataOrder::kKept));
+  EXPECT_EQ(a->handle().signal_fence, kept ? 0u : +mlx5::kFenceStrongOrdering);
   EXPECT_EQ(a->state().handle.signal_fence, a->handle().signal_fence) << "the copy that kernels read";
+}
+
+TEST_F(EndpointWiring, an_order_that_is_not_kept_although_forced_is_refused) {
+  ASSERT_NO_FATAL_FAILURE(open(1));
+  for (const prm::PrmField bit : {prm::qp::kOrderingLow, prm::qp::kOrderingHigh}) {
+    auto a = create({});
+    auto b = create({.adaptive_routing = true});
+    ASSERT_TRUE(a && b);
+    shown_order = bit;
+    const auto kept = a->connect(b->address());
+    const auto any = b->connect(a->address());
+    shown_order.reset();
+    ASSERT_FALSE(kept);
+    EXPECT_EQ(kept.error().status, Status::kUnsupported);
+    EXPECT_THAT(kept.error().message, testing::HasSubstr("set GDX_ADAPTIVE_ROUTING=1 at all ranks"));
+    EXPECT_TRUE(any) << "it was permitted";
+  }
 }
 
 // gdxd makes the queue pairs of what the message of a client tells.

@@ -2,8 +2,10 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <optional>
 
 #include "host/hca/hca.h"
+#include "host/queue/queue_objects.h"
 #include "proto/mlx5/prm.h"
 
 namespace gdx {
@@ -31,6 +33,26 @@ TEST_F(Told, order_of_data_by_its_bits) {
   EXPECT_EQ(read(), (Routing{.any_order = true, .has_lag = false}));
   general_2[0x10 + 0x11] = 0x80;
   EXPECT_EQ(read(), (Routing{.any_order = true, .order_forced = true, .has_lag = false}));
+  general = {};
+  general[0x10 + 0x66] = 0x08;
+  EXPECT_TRUE(*read().any_order) << "of all operations alone";
+}
+
+// By whether the HCA says that it has another order, on either link layer.
+TEST(Order, is_kept_only_where_it_is_forced_or_there_is_no_other) {
+  constexpr auto kEthernet = LinkLayer::kEthernet;
+  constexpr auto kInfiniBand = LinkLayer::kInfiniBand;
+  for (const std::optional<bool> any : {std::optional<bool>(), std::optional(false), std::optional(true)}) {
+    for (const LinkLayer layer : {kEthernet, kInfiniBand}) {
+      const Routing unforced{.any_order = any};
+      const Routing forced{.any_order = any, .order_forced = true};
+      const bool no_other = layer == kEthernet && any == false;
+      EXPECT_EQ(data_order_of(unforced, layer, false), no_other ? DataOrder::kKept : DataOrder::kAny);
+      EXPECT_EQ(data_order_of(forced, layer, false), DataOrder::kKept);
+      for (const Routing& routing : {unforced, forced})
+        EXPECT_EQ(data_order_of(routing, layer, true), DataOrder::kAny);
+    }
+  }
 }
 
 TEST_F(Told, ports_of_a_bond_count_where_it_is_active_and_queue_pairs_may_choose) {
