@@ -590,7 +590,7 @@ Result<Answer> Session::connect_endpoint(const ipc::ConnectEndpoint& request) {
   GDX_TRY(group_->check_peer(hca_->hca, peer));
   {
     const std::lock_guard lock(mutex_);
-    served->peer = fmt::format("QP {:#x} at {}", peer.qpn, address_text(peer.gid));
+    served->peer = peer_text(peer);
   }
   served->connected = true;  // after a failure, too: the queue pair has left RESET
   GDX_TRY(served->queue->connect(peer));

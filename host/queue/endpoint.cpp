@@ -31,10 +31,6 @@ namespace {
 
 enum class Connection : std::uint8_t { kNone, kConnected, kBroken };
 
-std::string text_of(const EndpointAddress& peer) {
-  return fmt::format("QP {:#x} at {}", peer.qpn, address_text(peer.gid));
-}
-
 // Returns the options of `auto`, with the GPU of the queues where no other is named.
 ModeOptions site_options(const EndpointOptions& options) {
   ModeOptions modes = options.auto_modes;
@@ -382,7 +378,8 @@ std::string Endpoint::describe_fault() const {
   if (first.syndrome != 0) {
     impl_->log_events_once();
     const auto block = impl_->memory.load_block(first.wqe_counter & (impl_->options.send_queue_blocks - 1));
-    const auto request = block ? describe_wqe(*block, first.wqe_counter, text_of(impl_->peer)) : std::nullopt;
+    const auto request =
+        block ? describe_wqe(*block, first.wqe_counter, peer_text(impl_->peer)) : std::nullopt;
     if (request) text += ": " + *request;
   }
   return text + impl_->event_text();

@@ -366,6 +366,10 @@ DataOrder data_order_of(const Routing& routing, LinkLayer link_layer, bool adapt
   return !adaptive_routing && (routing.order_forced || has_no_other) ? DataOrder::kKept : DataOrder::kAny;
 }
 
+std::string peer_text(const EndpointAddress& peer) {
+  return fmt::format("QP {:#x} at {}", peer.qpn, address_text(peer.gid));
+}
+
 Result<PoolSlots> check_pools(const StagingPools& pools, const EndpointOptions& options) {
   PoolSlots slots;
   slots.nic =

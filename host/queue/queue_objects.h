@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "base/flight_recorder.h"
@@ -15,10 +16,13 @@
 
 namespace gdx {
 
-// Returns the order that an HCA is certain to keep, or to have been asked for. Only force makes it certain,
-// because firmware may choose by itself: on Ethernet where it can place data in any order, on InfiniBand by
-// the service level.
+// Returns kKept where an HCA is certain to keep the order of packets. Only force makes it certain, because
+// firmware may choose by itself: on Ethernet where it can place data in any order, on InfiniBand by the
+// service level.
 [[nodiscard]] DataOrder data_order_of(const Routing& routing, LinkLayer link_layer, bool adaptive_routing);
+
+// Returns "QP 0x12 at 127.0.0.5".
+[[nodiscard]] std::string peer_text(const EndpointAddress& peer);
 
 // Place of a doorbell register in the file behind the HCA's context, for another process to map.
 struct DoorbellPlace {
