@@ -69,4 +69,13 @@ void Connection::finish() {
   if (socket_) ::shutdown(socket_.value(), SHUT_WR);
 }
 
+void Connection::refuse(const Failure& failure) {
+  // Behind a half-sent frame no other can follow; the other end sees the connection close.
+  if (!has_unsent()) {
+    queue(encode_failure(failure));
+    static_cast<void>(flush());
+  }
+  finish();
+}
+
 }  // namespace gdx::bootstrap

@@ -38,6 +38,9 @@ class Connection {
   // Ends sending from this side; sent bytes still arrive.
   void finish();
 
+  // Sends why this side ends the connection, unless a frame is half sent, and ends sending.
+  void refuse(const Failure& failure);
+
  private:
   Descriptor socket_;
   FrameParser parser_;

@@ -8,12 +8,22 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "host/bootstrap/socket.h"
+#include "host/bootstrap/socket_user.h"
 
 namespace gdx::bootstrap {
 namespace {
 
 constexpr std::size_t kMaxLogged = 16;
 constexpr std::uint64_t kNsPerSecond = 1'000'000'000;
+
+// Returns why the other end is no process of `user`; empty if it is one, or another host's.
+std::string why_stranger(const Descriptor& socket, uid_t user) {
+  const Holder holder = holder_of_peer(socket);
+  if (holder.kind == Holder::kNobody) return "closed its connection";
+  if (holder.kind == Holder::kUser && holder.user != user)
+    return fmt::format("is user {}'s, and this is user {}'s", holder.user, user);
+  return {};
+}
 
 }  // namespace
 
@@ -31,8 +41,7 @@ Result<std::vector<Reception::Arrival>> Reception::receive() {
   std::vector<Arrival> arrivals;
   std::deque<Stranger> silent;
   for (Stranger& stranger : strangers_) {
-    auto waits = GDX_TRY(receive_hello(stranger.connection, arrivals));
-    if (waits) silent.push_back(std::move(stranger));
+    if (receive_hello(stranger.connection, arrivals)) silent.push_back(std::move(stranger));
   }
   strangers_ = std::move(silent);
   const std::uint64_t now_ns = monotonic_ns();
@@ -43,18 +52,20 @@ Result<std::vector<Reception::Arrival>> Reception::receive() {
   return arrivals;
 }
 
-Result<bool> Reception::receive_hello(Connection& connection, std::vector<Arrival>& arrivals) {
+bool Reception::receive_hello(Connection& connection, std::vector<Arrival>& arrivals) {
   auto frame = connection.receive({hello_});
   if (frame && !*frame) return true;
-  if (frame) {
+  const Status status = frame ? Status::kInvalidArgument : frame.error().status;
+  const std::string why = frame ? why_stranger(connection.socket(), user_) : frame.error().message;
+  if (why.empty()) {
     arrivals.push_back({std::exchange(connection, Connection()), std::move(**frame)});
     return false;
   }
-  if (frame.error().status == Status::kVersionMismatch && hello_ == FrameType::kHello) {
-    return fail(Status::kVersionMismatch,
-                fmt::format("{} {}", peer_text(connection.socket()), frame.error().message));
-  }
-  drop(connection, frame.error().message);
+  // A rank of the job that another user has started, or another version, learns it.
+  if (hello_ == FrameType::kHello && (frame || status == Status::kVersionMismatch))
+    connection.refuse(
+        {status, frame ? (*frame)->rank : 0, fmt::format("{} {}", peer_text(connection.socket()), why)});
+  drop(connection, why);
   return false;
 }
 
@@ -70,9 +81,7 @@ Result<void> Reception::accept_all(std::vector<Arrival>& arrivals) {
     if (!socket) return tl::unexpected(socket.error());
     if (!*socket) return {};
     Connection newcomer(std::move(*socket));
-    auto waits = receive_hello(newcomer, arrivals);
-    if (!waits) return tl::unexpected(waits.error());
-    if (!*waits) continue;
+    if (!receive_hello(newcomer, arrivals)) continue;
     if (strangers_.size() == kMaxStrangers)
       drop_oldest(fmt::format("sent no hello before {} others came", kMaxStrangers));
     strangers_.push_back({std::move(newcomer), monotonic_ns() + kHelloBoundNs});

@@ -1,9 +1,11 @@
 // A rank's listening socket, and connections there that have not yet sent a hello. Ports get scanned, so any
-// process may connect. A connection is dropped after other bytes, or after a while without bytes. Of too many
-// connections the oldest is dropped first, because a rank sends its hello at once.
+// process may connect. A connection is dropped after other bytes, after a while without bytes, or if another
+// user of this host holds its other end. Of too many connections the oldest is dropped first, because a rank
+// sends its hello at once.
 #pragma once
 
 #include <poll.h>
+#include <unistd.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -27,10 +29,10 @@ class Reception {
     Frame hello;
   };
 
-  // A hello is the first frame of a connection. One of kHello with another version ends the job; after any
-  // other kind the job has begun, so the connection is dropped, and drops are logged as information.
-  explicit Reception(Descriptor listener, FrameType hello = FrameType::kHello)
-      : listener_(std::move(listener)), hello_(hello) {}
+  // A hello is the first frame of a connection. After any other kind than kHello the job has begun, so drops
+  // are logged as information. `user` is the one whose processes on this host may come.
+  explicit Reception(Descriptor listener, FrameType hello = FrameType::kHello, uid_t user = geteuid())
+      : listener_(std::move(listener)), hello_(hello), user_(user) {}
 
   // Adds the descriptors to wait for, and returns the latest time to wait.
   void add_to(std::vector<pollfd>& set) const;
@@ -38,7 +40,7 @@ class Reception {
 
   // Returns the connections whose hello is complete. Drops are logged. An error of the listener waits until
   // there are none.
-  // Errors: kVersionMismatch, kNoMemory (no descriptors left), kSystem.
+  // Errors: kNoMemory (no descriptors left), kSystem.
   [[nodiscard]] Result<std::vector<Arrival>> receive();
 
   // Counts a connection that its reader refuses, and logs the first of them.
@@ -54,12 +56,13 @@ class Reception {
   };
 
   // Reads a connection; true while its hello is incomplete. Otherwise it was dropped or moved to `arrivals`.
-  [[nodiscard]] Result<bool> receive_hello(Connection& connection, std::vector<Arrival>& arrivals);
+  [[nodiscard]] bool receive_hello(Connection& connection, std::vector<Arrival>& arrivals);
   [[nodiscard]] Result<void> accept_all(std::vector<Arrival>& arrivals);
   void drop_oldest(const std::string& why);
 
   Descriptor listener_;
   FrameType hello_;
+  uid_t user_;
   std::deque<Stranger> strangers_;  // oldest first
   std::size_t dropped_ = 0;
   std::string last_dropped_;

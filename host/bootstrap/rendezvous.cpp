@@ -1,28 +1,21 @@
 #include "host/bootstrap/rendezvous.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <utility>
 
 #include "base/clock.h"
+#include "host/bootstrap/socket_user.h"
 
 namespace gdx::bootstrap {
 namespace {
 
 constexpr std::size_t kMaxNamedRanks = 8;
 
-void tell_failure(Connection& connection, const Failure& failure) {
-  if (!connection) return;
-  // Behind a half-sent frame no other can follow; that rank sees the connection close.
-  if (!connection.has_unsent()) {
-    connection.queue(encode_failure(failure));
-    static_cast<void>(connection.flush());
-  }
-  connection.finish();
-}
-
-// Rank 0 while ranks arrive. A hello that contradicts the job ends the job.
+// Rank 0 while ranks arrive. A hello that contradicts the job is refused and named, and ends nothing, because
+// anybody may send one.
 class Gathering {
  public:
   Gathering(const WorldOptions& options, Reception& reception)
@@ -35,7 +28,7 @@ class Gathering {
   [[nodiscard]] std::vector<std::uint32_t> missing() const;
   [[nodiscard]] std::vector<pollfd> poll_set() const;
   Result<void> admit_arrivals();
-  Result<void> admit(Connection& stranger, const Frame& hello);
+  void admit(Connection& stranger, const Frame& hello);
   Result<void> check_members() const;
   Result<void> welcome(std::uint64_t deadline_ns);
 
@@ -80,33 +73,29 @@ Result<void> Gathering::run(std::uint64_t deadline_ns) {
 
 Result<void> Gathering::admit_arrivals() {
   auto arrivals = GDX_TRY(reception_.receive());
-  for (auto& [connection, hello] : arrivals) {
-    if (auto admitted = admit(connection, hello); !admitted) return admitted;
-  }
+  for (auto& [connection, hello] : arrivals) admit(connection, hello);
   return {};
 }
 
-Result<void> Gathering::admit(Connection& stranger, const Frame& hello) {
+void Gathering::admit(Connection& stranger, const Frame& hello) {
   const std::uint32_t size = decode_hello(hello);
-  const std::string who = peer_text(stranger.socket());
   std::string reason;
   if (size != options_.size) {
-    reason = fmt::format("rank {} at {} expects {} ranks, rank 0 expects {}", hello.rank, who, size,
-                         options_.size);
+    reason = fmt::format("came as rank {} of {} ranks, rank 0 expects {}", hello.rank, size, options_.size);
   } else if (hello.rank == 0 || hello.rank >= options_.size) {
-    reason = fmt::format("{} came as rank {}: ranks other than 0 go from 1 to {}", who, hello.rank,
-                         options_.size - 1);
+    reason =
+        fmt::format("came as rank {}: ranks other than 0 go from 1 to {}", hello.rank, options_.size - 1);
   } else if (members_[hello.rank]) {
-    reason = fmt::format("rank {} came twice, from {} and from {}", hello.rank,
-                         peer_text(members_[hello.rank].socket()), who);
+    reason = fmt::format("came as rank {}, which {} is: start every rank once", hello.rank,
+                         peer_text(members_[hello.rank].socket()));
   }
-  if (!reason.empty()) {
-    reason += ": start every rank once";
-    tell_failure(stranger, {Status::kInvalidArgument, hello.rank, reason});
-    return fail(Status::kInvalidArgument, reason);
+  if (reason.empty()) {
+    members_[hello.rank] = std::exchange(stranger, Connection());
+    return;
   }
-  members_[hello.rank] = std::exchange(stranger, Connection());
-  return {};
+  stranger.refuse(
+      {Status::kInvalidArgument, hello.rank, fmt::format("{} {}", peer_text(stranger.socket()), reason)});
+  reception_.drop(stranger, reason);
 }
 
 Result<void> Gathering::check_members() const {
@@ -150,16 +139,17 @@ std::string rank_list(const std::vector<std::uint32_t>& ranks) {
 }
 
 void announce_failure(std::vector<Connection>& members, const Failure& failure) {
-  for (Connection& member : members) tell_failure(member, failure);
+  for (Connection& member : members) {
+    if (member) member.refuse(failure);
+  }
 }
 
 void refuse_latecomer(Reception::Arrival& latecomer, const std::string& reason) {
-  tell_failure(latecomer.connection, {Status::kBusy, latecomer.hello.rank, reason});
+  latecomer.connection.refuse({Status::kBusy, latecomer.hello.rank, reason});
 }
 
 Error received_failure(const Failure& failure) {
-  if (failure.status == Status::kBusy)
-    return {failure.status, fmt::format("rank 0 refused this rank: {}", failure.reason)};
+  if (failure.rank != 0) return {failure.status, fmt::format("rank 0 refused this rank: {}", failure.reason)};
   return {failure.status, fmt::format("rank 0 ended the job: {}", failure.reason)};
 }
 
@@ -188,7 +178,15 @@ Result<std::vector<Connection>> join_root(const WorldOptions& options, std::uint
     if (*frame && (*frame)->type == FrameType::kFailed) {
       return tl::unexpected(received_failure(decode_failure(**frame)));
     }
-    if (*frame) return members;
+    if (*frame) {
+      const Holder holder = holder_of_peer(root.socket());
+      if (holder.kind == Holder::kUser && holder.user != geteuid())
+        return fail(
+            Status::kInvalidArgument,
+            fmt::format("rank 0 at {} is user {}'s, and this is user {}'s: let GDX_ROOT name a free port",
+                        options.root, holder.user, geteuid()));
+      return members;
+    }
     if (!sent)
       return fail(sent.error().status, fmt::format("rank 0 at {} {}", options.root, sent.error().message));
     const short events = root.has_unsent() ? POLLIN | POLLOUT : POLLIN;

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <future>
 #include <regex>
+#include <set>
 
 #include "host/bootstrap/reception.h"
 #include "host/bootstrap/world.h"
@@ -27,16 +28,6 @@ using test::kLongNs;
 using test::LoopbackRoot;
 using test::RawPeer;
 using ::testing::HasSubstr;
-
-// Rank 0 of two while `bytes` come in as another rank's first words.
-Error rank_0_receives(const std::vector<std::byte>& bytes) {
-  const LoopbackRoot root;
-  auto joined = join_in_background(root.options(0, 2));
-  const RawPeer peer = RawPeer::connect(root);
-  peer.send(bytes);
-  const auto world = joined.get();
-  return world ? Error{Status::kOk, "joined"} : world.error();
-}
 
 TEST(WorldHostile, stranger_with_wrong_magic_is_dropped_and_the_job_goes_on) {
   const LoopbackRoot root;
@@ -209,43 +200,61 @@ TEST(WorldHostile, stranger_holds_the_place_of_a_rank_that_rank_and_rank_0_name_
   EXPECT_THAT(error.error().message, HasSubstr("came as rank 1 later"));
 }
 
-TEST(WorldHostile, other_protocol_version_ends_the_join) {
-  auto hello = encode_hello(1, 2);
-  hello[5] = std::byte{9};
-  const Error error = rank_0_receives(hello);
-  EXPECT_EQ(error.status, Status::kVersionMismatch);
-  EXPECT_THAT(error.message, HasSubstr("version 9"));
-}
-
-TEST(WorldHostile, rank_out_of_range_ends_the_join) {
-  for (const std::uint32_t rank : {0u, 2u, 0xffffffffu}) {
-    const Error error = rank_0_receives(encode_hello(rank, 2));
-    EXPECT_EQ(error.status, Status::kInvalidArgument) << rank;
-    EXPECT_THAT(error.message, HasSubstr("as rank " + std::to_string(rank)));
+TEST(WorldHostile, hellos_that_do_not_fit_are_refused_and_named_and_the_job_goes_on) {
+  auto other_version = encode_hello(1, 2);
+  other_version[5] = std::byte{9};
+  const std::pair<std::vector<std::byte>, const char*> misfits[] = {
+      {other_version, "version 9"},
+      {encode_hello(1, 3), "came as rank 1 of 3 ranks, rank 0 expects 2"},
+      {encode_hello(0, 2), "came as rank 0: ranks other than 0 go from 1 to 1"},
+      {encode_hello(2, 2), "came as rank 2: ranks other than 0 go from 1 to 1"},
+      {encode_hello(0xffffffffu, 2), "came as rank 4294967295"}};
+  for (const auto& [hello, why] : misfits) {
+    const LoopbackRoot root;
+    testing::internal::CaptureStderr();
+    auto joined = join_in_background(root.options(0, 2));
+    const RawPeer stranger = RawPeer::connect(root);
+    stranger.send(hello);
+    EXPECT_EQ(stranger.receive(sizeof(FrameHeader)).size(), sizeof(FrameHeader));
+    const auto other = World::join(root.options(1, 2));
+    EXPECT_TRUE(other) << other.error().message;
+    const auto world = joined.get();
+    EXPECT_TRUE(world) << world.error().message;
+    const std::string log = testing::internal::GetCapturedStderr();
+    EXPECT_THAT(log, HasSubstr("dropped a connection: " + stranger.own_text() + " "));
+    EXPECT_THAT(log, HasSubstr(why));
   }
 }
 
-TEST(WorldHostile, other_world_size_ends_the_join_and_both_are_told) {
+TEST(WorldHostile, rank_of_another_world_size_learns_why_it_is_refused) {
   const LoopbackRoot root;
   auto joined = join_in_background(root.options(0, 2));
   const auto other = World::join(root.options(1, 3));
   ASSERT_FALSE(other);
   EXPECT_EQ(other.error().status, Status::kInvalidArgument);
-  EXPECT_THAT(other.error().message, HasSubstr("expects 3 ranks, rank 0 expects 2"));
-  EXPECT_EQ(joined.get().error().status, Status::kInvalidArgument);
+  EXPECT_THAT(other.error().message, HasSubstr("rank 0 refused this rank: 127.0.0.1:"));
+  EXPECT_THAT(other.error().message, HasSubstr("came as rank 1 of 3 ranks, rank 0 expects 2"));
+  const auto right = World::join(root.options(1, 2));
+  EXPECT_TRUE(right && joined.get());
 }
 
-TEST(WorldHostile, duplicate_rank_ends_the_join) {
+TEST(WorldHostile, of_two_that_come_as_one_rank_the_later_is_refused_and_the_job_goes_on) {
   const LoopbackRoot root;
   auto joined = join_in_background(root.options(0, 3));
-  const RawPeer first = RawPeer::connect(root);
-  first.send(encode_hello(1, 3));
-  const RawPeer second = RawPeer::connect(root);
-  second.send(encode_hello(1, 3));
-  const auto world = joined.get();
-  ASSERT_FALSE(world);
-  EXPECT_EQ(world.error().status, Status::kInvalidArgument);
-  EXPECT_THAT(world.error().message, HasSubstr("rank 1 came twice"));
+  const RawPeer peers[] = {RawPeer::connect(root), RawPeer::connect(root)};
+  for (const RawPeer& peer : peers) peer.send(encode_hello(1, 3));
+  const auto last = World::join(root.options(2, 3));
+  EXPECT_TRUE(last && joined.get());
+  std::multiset<std::uint16_t> answers;
+  for (const RawPeer& peer : peers) {
+    FrameHeader header;
+    const auto bytes = peer.receive(sizeof header);
+    ASSERT_EQ(bytes.size(), sizeof header);
+    std::memcpy(&header, bytes.data(), sizeof header);
+    answers.insert(header.type);
+  }
+  EXPECT_EQ(answers, (std::multiset{static_cast<std::uint16_t>(FrameType::kWelcome),
+                                    static_cast<std::uint16_t>(FrameType::kFailed)}));
 }
 
 TEST(WorldHostile, member_leaves_before_all_have_come_ends_the_join) {
@@ -253,6 +262,9 @@ TEST(WorldHostile, member_leaves_before_all_have_come_ends_the_join) {
   auto joined = join_in_background(root.options(0, 3));
   RawPeer member = RawPeer::connect(root);
   member.send(encode_hello(1, 3));
+  // Once a later one is refused, the first has come.
+  const auto later = World::join(root.options(1, 3));
+  ASSERT_FALSE(later);
   member.close();
   const auto world = joined.get();
   ASSERT_FALSE(world);
