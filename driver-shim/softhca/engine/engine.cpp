@@ -239,9 +239,9 @@ void Engine::charge_link() {
 }
 
 int Engine::serve_active() {
-  if (scheduler_.queues().empty()) return 0;
+  if (scheduler_.empty()) return 0;
   int done = 0;
-  for (QueuePair* qp : scheduler_.queues()) done += qp->run_unpaced(parts_.now_ns);
+  scheduler_.visit([&](QueuePair& qp) { done += qp.run_unpaced(parts_.now_ns); });
   charge_link();
   const std::uint64_t now_ns = parts_.now_ns;
   const std::uint64_t sent_bytes = scheduler_.run(
@@ -292,7 +292,7 @@ int Engine::step() {
   if (!lock) return 0;
   parts_.now_ns = clock_();
   parts_.foreign.synchronize_all();
-  const bool was_idle = scheduler_.queues().empty();
+  const bool was_idle = scheduler_.empty();
   int done = poll_doorbells();
   if (done > 0 && was_idle) {
     // Sends before the wire is read only for the first post after a pause. In a stream batches matter more.
@@ -328,14 +328,16 @@ std::uint64_t Engine::idle_ns() {
   if (const ManagementAgent* const agent = agent_.load(); agent != nullptr) {
     deadline_ns = std::min(deadline_ns, agent->next_deadline_ns());
   }
-  for (const QueuePair* qp : scheduler_.queues()) {
-    if (qp->can_send(now_ns)) {
+  bool waits = true;
+  scheduler_.visit([&](const QueuePair& qp) {
+    if (qp.can_send(now_ns)) {
       const std::uint64_t wait_ns = link_.wait_ns(now_ns);
-      if (wait_ns == 0) return 0;
+      waits = waits && wait_ns != 0;
       deadline_ns = std::min(deadline_ns, now_ns + wait_ns);
     }
-    deadline_ns = std::min(deadline_ns, qp->next_deadline_ns());
-  }
+    deadline_ns = std::min(deadline_ns, qp.next_deadline_ns());
+  });
+  if (!waits) return 0;
   deadline_ns =
       // of the waits that can_send() found too
       std::min(deadline_ns, parts_.windows.next_deadline_ns(now_ns));

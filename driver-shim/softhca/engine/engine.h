@@ -132,7 +132,9 @@ class Engine : public Hca {
   std::vector<DoorbellWrite> rings_;  // of the page being polled
   std::uint32_t first_rung_qpn_ = 0;  // of the poll that goes on; for a planted fault
   std::mt19937_64 spoils_;
-  FairScheduler<QueuePair> scheduler_;  // queue pairs with something to send, to wait for or to flush
+  // Queue pairs with something to send, to wait for or to flush, by protection domain: gdxd gives each user
+  // one.
+  OwnerScheduler<QueuePair> scheduler_;
   LinkClock link_;
   std::uint64_t charged_bytes_ = 0;  // part of parts_.link_bytes charged to the link
   bool arrivals_left_ = false;

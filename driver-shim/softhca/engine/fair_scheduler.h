@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <map>
 
 namespace gdx::softhca {
 
@@ -95,6 +96,64 @@ class FairScheduler {
 
   std::uint32_t quantum_bytes_;
   std::deque<Queue*> order_;  // the front has the turn
+};
+
+// The same among owners, and then among the queues of one, so that nobody gains by having more queues.
+// Requires of `Queue` a member `Turn turn` and owner(), which never changes.
+template <typename Queue>
+class OwnerScheduler {
+ public:
+  explicit OwnerScheduler(std::uint32_t quantum_bytes)
+      : quantum_bytes_(quantum_bytes), owners_in_turn_(quantum_bytes) {}
+
+  void add(Queue& queue) {
+    Owner& owner = owners_.try_emplace(queue.owner(), quantum_bytes_).first->second;
+    owner.queues.add(queue);
+    owners_in_turn_.add(owner);
+  }
+  // For a queue that ends.
+  void remove(Queue& queue) {
+    const auto found = owners_.find(queue.owner());
+    if (found == owners_.end()) return;
+    Owner& owner = found->second;
+    owner.queues.remove(queue);
+    if (!owner.queues.queues().empty()) return;
+    owners_in_turn_.remove(owner);
+    owners_.erase(found);
+  }
+  template <typename Keep>
+  void retain(Keep keep) {
+    owners_in_turn_.retain([&](Owner& owner) {
+      owner.queues.retain(keep);
+      return !owner.queues.queues().empty();
+    });
+  }
+  [[nodiscard]] bool empty() const { return owners_in_turn_.queues().empty(); }
+  template <typename Visit>
+  void visit(Visit visit) const {
+    for (const Owner* owner : owners_in_turn_.queues()) {
+      for (Queue* queue : owner->queues.queues()) visit(*queue);
+    }
+  }
+
+  // See FairScheduler::run.
+  template <typename Ready, typename Send>
+  std::uint64_t run(std::uint64_t budget_bytes, Ready ready, Send send) {
+    return owners_in_turn_.run(
+        budget_bytes, [](const Owner&) { return true; },
+        [&](Owner& owner, std::uint64_t allowance) { return owner.queues.run(allowance, ready, send); });
+  }
+
+ private:
+  struct Owner {
+    explicit Owner(std::uint32_t quantum_bytes) : queues(quantum_bytes) {}
+    Turn turn;
+    FairScheduler<Queue> queues;
+  };
+
+  std::uint32_t quantum_bytes_;
+  std::map<std::uint32_t, Owner> owners_;  // those who have, or had, queues with packets
+  FairScheduler<Owner> owners_in_turn_;
 };
 
 }  // namespace gdx::softhca

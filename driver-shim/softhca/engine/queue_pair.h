@@ -94,6 +94,7 @@ class QueuePair final : private transport::RequesterPort, private transport::Res
   void deliver(const HcaParts::Arrival& arrival);
 
   Turn turn;  // state of the scheduler
+  [[nodiscard]] std::uint32_t owner() const { return spec_.pd; }
 
   [[nodiscard]] bool busy() const;  // run_unpaced() or send_some() has work, now or later
   [[nodiscard]] bool can_send(std::uint64_t now_ns) const;

@@ -32,7 +32,9 @@ struct FakeQueue {
   bool liar = false;  // says that it is ready and then sends nothing
   std::uint64_t sent_bytes = 0;
   std::uint64_t sends = 0;
+  std::uint32_t owned_by = 0;
 
+  [[nodiscard]] std::uint32_t owner() const { return owned_by; }
   [[nodiscard]] bool ready() const { return liar || (!held && backlog_bytes > 0); }
   std::uint64_t send(std::uint64_t allowance_bytes) {
     ++sends;
@@ -242,6 +244,70 @@ TEST_F(Scheduler, random_runs_keep_the_bound_and_waste_nothing) {
       ASSERT_LE(most - least, kQuantum + kMaxPacket);
     }
   }
+}
+
+class Owners : public testing::Test {
+ protected:
+  FakeQueue& add(std::uint32_t owner) {
+    queues_.push_back(std::make_unique<FakeQueue>());
+    queues_.back()->owned_by = owner;
+    scheduler_.add(*queues_.back());
+    return *queues_.back();
+  }
+  std::uint64_t run(std::uint64_t budget_bytes) {
+    return scheduler_.run(
+        budget_bytes, [](const FakeQueue& queue) { return queue.ready(); },
+        [](FakeQueue& queue, std::uint64_t allowance) { return queue.send(allowance); });
+  }
+  [[nodiscard]] std::uint64_t bytes_of(std::uint32_t owner) const {
+    std::uint64_t bytes = 0;
+    for (const auto& queue : queues_) bytes += queue->owned_by == owner ? queue->sent_bytes : 0;
+    return bytes;
+  }
+
+  OwnerScheduler<FakeQueue> scheduler_{kQuantum};
+  std::vector<std::unique_ptr<FakeQueue>> queues_;
+};
+
+TEST_F(Owners, get_the_same_bytes_however_many_queues_each_has) {
+  for (int i = 0; i < 16; ++i) add(1);
+  const FakeQueue& lone = add(2);
+  run(10'000'000);
+  EXPECT_LE(std::abs(static_cast<std::int64_t>(bytes_of(1) - lone.sent_bytes)), kQuantum + kMaxPacket);
+  std::int64_t most = 0;
+  for (const auto& queue : queues_) {
+    if (queue->owned_by == 1)
+      most = std::max(most, std::abs(static_cast<std::int64_t>(queue->sent_bytes - bytes_of(1) / 16)));
+  }
+  EXPECT_LE(most, kQuantum + kMaxPacket) << "among the queues of one owner";
+}
+
+TEST_F(Owners, held_back_owner_costs_the_others_nothing_and_comes_back_within_a_round) {
+  FakeQueue& held = add(1);
+  held.held = true;
+  FakeQueue& other = add(2);
+  EXPECT_GE(run(1'000'000), 1'000'000u);
+  const std::uint64_t before = other.sent_bytes;
+  held.held = false;
+  while (held.sent_bytes == 0) run(1'000);
+  EXPECT_LE(other.sent_bytes - before, kQuantum + kMaxPacket);
+}
+
+TEST_F(Owners, leave_with_their_last_queue_and_nobody_is_visited_afterwards) {
+  FakeQueue& first = add(1);
+  FakeQueue& second = add(1);
+  FakeQueue& third = add(2);
+  scheduler_.remove(first);
+  scheduler_.remove(second);
+  std::vector<const FakeQueue*> seen;
+  scheduler_.visit([&](const FakeQueue& queue) { seen.push_back(&queue); });
+  EXPECT_EQ(seen, std::vector<const FakeQueue*>{&third});
+  scheduler_.retain([](const FakeQueue&) { return false; });
+  EXPECT_TRUE(scheduler_.empty());
+  scheduler_.add(third);
+  EXPECT_GT(run(1), 0u);
+  scheduler_.remove(third);
+  EXPECT_EQ(run(1), 0u);
 }
 
 // A sender under staging credits: it has as many packets to send as it holds credits. Each credit comes back
