@@ -207,13 +207,16 @@ Descriptor make_locked_directory(const std::string& folder, std::string& path) {
 
 int show(const char* path, const struct stat* status, int type, FTW* place) {
   const bool hidden = place->level == 1 && std::strcmp(path + place->base, kLockName) == 0;
-  const mode_t wanted = type == FTW_D ? 0755 : 0644;
+  const bool counts =
+      std::strstr(path, "/ports/1/counters") != nullptr || std::strstr(path, "/hw_counters") != nullptr;
+  const mode_t wanted = (type == FTW_D ? 0755 : 0644) & (counts ? 0700 : 0777);
   if (type != FTW_SL && !hidden && (status->st_mode & 07777) != wanted) ::chmod(path, wanted);
   return 0;
 }
 
 // Opens the tree to all users, whatever the umask, because a program with a changed user must find its
-// device. The lock stays private.
+// device. The lock stays private, and so do counters, because a forger of packets would learn from them which
+// of its guesses came near.
 void show_to_all(const fs::path& root) {
   constexpr int kDescriptors = 2;
   nftw(root.c_str(), show, kDescriptors, FTW_PHYS);
@@ -368,7 +371,7 @@ bool SysfsTree::write_counters(const Hca& hca, const HcaCounters& counters) cons
     const fs::path counter = port / name;
     std::error_code ignored;  // rename fails for its cause
     fs::create_directories(counter.parent_path(), ignored);
-    if (!write_file(next, std::to_string(value)) || ::chmod(next.c_str(), 0644) != 0 ||
+    if (!write_file(next, std::to_string(value)) || ::chmod(next.c_str(), 0600) != 0 ||
         ::rename(next.c_str(), counter.c_str()) != 0) {
       return false;
     }
