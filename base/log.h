@@ -1,9 +1,13 @@
-// The one logger: lines on stderr, level from GDX_LOG (debug, info, warn, error, off; default warn).
-// Thread-safe. fmt formats; spdlog writes, and only log.cpp includes it.
+// The one logger: lines on stderr, level from GDX_LOG (debug, info, warn, error, off; default warn). A stderr
+// that nobody reads costs lines, which are counted, and 0.1 s at most. Thread-safe. fmt formats; only log.cpp
+// includes spdlog.
 #pragma once
 
 #include <fmt/format.h>
 
+#include <cstdint>
+#include <mutex>
+#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -35,5 +39,20 @@ template <typename... Args>
 void error(fmt::format_string<Args...> format, Args&&... args) {
   line(Level::kError, format, std::forward<Args>(args)...);
 }
+
+// Limit on lines that another process can cause. Thread-safe.
+class LineRate {
+ public:
+  explicit LineRate(std::uint32_t per_s) : per_s_(per_s) {}
+  // Returns the count of lines left out since the last that was not; nullopt: this one is left out, too.
+  [[nodiscard]] std::optional<std::uint64_t> take(std::uint64_t now_ns);
+
+ private:
+  std::uint32_t per_s_;
+  std::mutex mutex_;
+  std::uint64_t second_ns_ = 0;  // begin of the second of the next two
+  std::uint32_t lines_ = 0;
+  std::uint64_t left_out_ = 0;
+};
 
 }  // namespace gdx::log
