@@ -9,10 +9,13 @@
 #include <cstring>
 #include <utility>
 
+#include "base/clock.h"
+
 namespace gdx::bootstrap {
 namespace {
 
 constexpr int kBacklog = 1024;
+constexpr int kRetryMs = 5;
 
 struct LocalAddress {
   sockaddr_un address{};
@@ -78,13 +81,18 @@ Result<Descriptor> listen_local(const std::string& name) {
               fmt::format("cannot listen at the local socket '{}': {}", name, std::strerror(error)));
 }
 
-Result<Descriptor> connect_local(const std::string& name) {
+Result<Descriptor> connect_local(const std::string& name, std::uint64_t deadline_ns) {
   const auto local = GDX_TRY(local_address(name));
   auto socket = make_local_socket();
   if (!socket) return socket;
-  if (::connect(socket->value(), reinterpret_cast<const sockaddr*>(&local.address), local.length) == 0)
-    return socket;
-  const int error = errno;
+  const auto* const address = reinterpret_cast<const sockaddr*>(&local.address);
+  int error = 0;
+  for (;;) {
+    if (::connect(socket->value(), address, local.length) == 0) return socket;
+    error = errno;
+    if (!must_wait(error) || monotonic_ns() >= deadline_ns) break;
+    ::poll(nullptr, 0, kRetryMs);  // no event tells of room
+  }
   const Status status = error == ECONNREFUSED || error == ENOENT ? Status::kNotFound
                         : error == EACCES                        ? Status::kUnsupported
                         : must_wait(error)                       ? Status::kBusy
@@ -160,7 +168,8 @@ Result<LocalMessage> receive_local(const Descriptor& socket, std::uint64_t deadl
     message.msg_controllen = control.size();
     const ssize_t got = ::recvmsg(socket.value(), &message, MSG_CMSG_CLOEXEC);
     const int error = errno;
-    if (got < 0 && error == EINTR) continue;
+    // A close with unread bytes resets this end once; what was sent before is still there.
+    if (got < 0 && (error == EINTR || error == ECONNRESET)) continue;
     if (got < 0 && must_wait(error)) {
       if (wait_for(socket, POLLIN, deadline_ns)) continue;
       return fail(Status::kTimeout, "the other end sent nothing in time");

@@ -29,9 +29,10 @@ struct LocalMessage {
 
 // Listens under `name`. Errors: kBusy (the name is taken), kSystem.
 [[nodiscard]] Result<Descriptor> listen_local(const std::string& name);
-// Connects to `name`. Errors: kNotFound (no listener), kBusy (its queue is full), kUnsupported (its
-// mode does not admit this user), kSystem.
-[[nodiscard]] Result<Descriptor> connect_local(const std::string& name);
+// Connects to `name`, and tries again while the listener's queue is full, until the deadline. Errors:
+// kNotFound (no listener), kBusy (its queue is full), kUnsupported (its mode does not admit this user),
+// kSystem.
+[[nodiscard]] Result<Descriptor> connect_local(const std::string& name, std::uint64_t deadline_ns = 0);
 // Accepts one connection. Errors: kTimeout, kSystem.
 [[nodiscard]] Result<Descriptor> accept_local(const Descriptor& listener, std::uint64_t deadline_ns);
 

@@ -201,7 +201,10 @@ Result<Hca> Hca::open(const HcaOptions& options) {
     auto daemon = ipc::Daemon::connect(path);
     auto hca = daemon ? open_by(std::move(*daemon), options) : Result<Hca>(tl::unexpected(daemon.error()));
     if (hca || places.required) return hca;
-    log::info("this process opens its HCA by itself: {}", hca.error().message);
+    // A gdxd without a place now may have one for others of the same job.
+    const bool is_full = hca.error().status == Status::kBusy || hca.error().status == Status::kNoMemory;
+    log::line(is_full ? log::Level::kWarn : log::Level::kInfo, "this process opens its HCA by itself: {}",
+              hca.error().message);
     refusals += fmt::format("; gdxd at {}: {}", path, hca.error().message);
   }
   auto own = open_here(options);

@@ -3,6 +3,7 @@
 #include <errno.h>  // program_invocation_short_name
 #include <fmt/format.h>
 #include <poll.h>
+#include <pwd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -11,6 +12,7 @@
 #include <array>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <string_view>
 #include <system_error>
 #include <utility>
@@ -18,12 +20,14 @@
 #include "base/clock.h"
 #include "base/library_thread.h"
 #include "base/log.h"
+#include "base/parse_number.h"
 #include "host/bootstrap/local_socket.h"
 
 namespace gdx::ipc {
 namespace {
 
 constexpr std::uint64_t kAnswerTimeoutNs = 30'000'000'000;
+constexpr std::uint64_t kConnectPatienceNs = 10'000'000'000;
 constexpr std::uint64_t kMaxTextBytes = 64 << 20;
 constexpr std::string_view kPathPrefix = "unix:";
 
@@ -33,6 +37,48 @@ std::vector<std::string> usual_paths() {
     paths.push_back(fmt::format("{}/{}", own, kSocketName));
   paths.push_back(fmt::format("/run/{}", kSocketName));
   return paths;
+}
+
+// Returns the user whom this process lets listen besides root and its own.
+Result<std::optional<uid_t>> consented_user() {
+  const char* const text = std::getenv(kDaemonUserVariable);
+  if (text == nullptr) return std::optional<uid_t>{};
+  const auto number = parse_unsigned(text);
+  if (number && *number < std::numeric_limits<uid_t>::max()) return static_cast<uid_t>(*number);
+  passwd entry{};
+  passwd* found = nullptr;
+  std::array<char, 4096> strings;
+  if (getpwnam_r(text, &entry, strings.data(), strings.size(), &found) == 0 && found != nullptr)
+    return entry.pw_uid;
+  return fail(Status::kInvalidArgument,
+              fmt::format("{} is '{}': use the name or the number of a user", kDaemonUserVariable, text));
+}
+
+Result<void> check_listener(const Descriptor& socket, const std::string& path) {
+  const uid_t user = GDX_TRY(bootstrap::peer_of(socket)).uid;
+  if (user == 0 || user == geteuid()) return {};
+  const auto consented = GDX_TRY(consented_user());
+  if (consented == user) return {};
+  return fail(Status::kUnsupported,
+              fmt::format("gdxd at {} is of user {}, who would get this process's memory: set {}={} if that "
+                          "user may, or {}=off",
+                          path, user, kDaemonUserVariable, user, kDaemonVariable));
+}
+
+tl::unexpected<Error> no_connection(const std::string& path, const Error& error) {
+  switch (error.status) {
+    case Status::kUnsupported:
+      return fail(error.status, fmt::format("gdxd: {}; ask for its --mode and --group, or set {}=off",
+                                            error.message, kDaemonVariable));
+    case Status::kBusy:
+      return fail(error.status,
+                  fmt::format("gdxd at {} has had no room for another call for {} s: try again, "
+                              "or set {}=off",
+                              path, kConnectPatienceNs / 1'000'000'000, kDaemonVariable));
+    default:
+      return fail(error.status, fmt::format("no gdxd at {}: {}; start it, or set {}=off", path, error.message,
+                                            kDaemonVariable));
+  }
 }
 
 }  // namespace
@@ -62,16 +108,9 @@ Result<DaemonPlaces> daemon_places_from_environment() {
 
 Result<std::shared_ptr<Daemon>> Daemon::connect(const std::string& path) {
   std::shared_ptr<Daemon> daemon(new Daemon(path));
-  auto socket = bootstrap::connect_local(path);
-  if (!socket) {
-    const Status status = socket.error().status;
-    if (status == Status::kUnsupported) {
-      return fail(status, fmt::format("gdxd: {}; ask for its --mode and --group, or set {}=off",
-                                      socket.error().message, kDaemonVariable));
-    }
-    return fail(status, fmt::format("no gdxd at {}: {}; start it, or set {}=off", path,
-                                    socket.error().message, kDaemonVariable));
-  }
+  auto socket = bootstrap::connect_local(path, monotonic_ns() + kConnectPatienceNs);
+  if (!socket) return no_connection(path, socket.error());
+  GDX_TRY(check_listener(*socket, path));
   daemon->socket_ = std::move(*socket);
   GDX_TRY(daemon->greet());
   try {

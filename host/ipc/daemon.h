@@ -22,7 +22,8 @@
 namespace gdx::ipc {
 
 inline constexpr char kDaemonVariable[] = "GDX_DAEMON";
-inline constexpr char kSocketName[] = "gdx/gdxd.sock";  // below /run, or $XDG_RUNTIME_DIR
+inline constexpr char kDaemonUserVariable[] = "GDX_DAEMON_USER";  // name or number
+inline constexpr char kSocketName[] = "gdx/gdxd.sock";            // below /run, or $XDG_RUNTIME_DIR
 
 // Places at which gdxd may listen, in the order of the search.
 struct DaemonPlaces {
@@ -45,8 +46,10 @@ struct Reply {
 // One connection, which serves one Hca. Threads: any thread may call any method.
 class Daemon {
  public:
-  // Connects, and agrees on a version. Errors: kNotFound (no listener), kVersionMismatch, kUnsupported (gdxd
-  // refuses this user), kTimeout, kSystem.
+  // Connects, and agrees on a version. Whoever listens gets the files of this process's memory: that must be
+  // root, this process's user or that of $GDX_DAEMON_USER. Waits some seconds for a place in a full queue.
+  // Errors: kNotFound (no listener), kBusy (the queue stays full), kVersionMismatch, kUnsupported (gdxd
+  // refuses this user, or is another's), kInvalidArgument ($GDX_DAEMON_USER), kTimeout, kSystem.
   [[nodiscard]] static Result<std::shared_ptr<Daemon>> connect(const std::string& path);
   ~Daemon();
   Daemon(const Daemon&) = delete;

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <array>
@@ -115,9 +116,13 @@ TEST(DaemonPlaces, are_those_of_the_variable_or_the_usual_ones_that_exist) {
 // gdxd's end of one connection, run by a script on a thread of its own.
 class Gdxd {
  public:
-  explicit Gdxd(const std::function<void(Gdxd&)>& script)
-      : name_(fmt::format("gdx-test-ipc-{}", getpid())),
-        listener_(std::move(*bootstrap::listen_local(name_))) {
+  explicit Gdxd(const std::function<void(Gdxd&)>& script, uid_t user = geteuid())
+      : name_(fmt::format("gdx-test-ipc-{}", getpid())) {
+    // Of this thread alone, as the kernel has it and the C library does not.
+    const uid_t own = geteuid();
+    EXPECT_EQ(syscall(SYS_setresuid, -1, user, -1), 0);
+    listener_ = std::move(*bootstrap::listen_local(name_));
+    EXPECT_EQ(syscall(SYS_setresuid, -1, own, -1), 0);
     thread_ = std::thread([this, script] {
       client_ = std::move(*bootstrap::accept_local(listener_, soon()));
       script(*this);
@@ -188,6 +193,25 @@ TEST(Daemon, greeting_names_the_program_and_brings_limits_and_notices) {
   (void)daemon->on_loss([&] { told = true; });
   daemon.reset();
   EXPECT_FALSE(told) << "this side has closed";
+}
+
+TEST(Daemon, listener_of_another_user_needs_consent) {
+  if (geteuid() != 0) GTEST_SKIP() << "SKIPPED: needs root, who can be other users";
+  constexpr uid_t kDaemon = 1;  // its number in every Debian
+  for (const char* const consent : {"", "2", "nobody", "1", "daemon"}) {
+    setenv(kDaemonUserVariable, consent, 1);
+    bool asked = false;
+    std::string reason;
+    {
+      const Gdxd stranger([&](Gdxd& self) { asked = self.take() == Kind::kHello; }, kDaemon);
+      reason = Daemon::connect(stranger.name()).error().message;
+    }
+    EXPECT_EQ(asked, consent == std::string("1") || consent == std::string("daemon")) << consent;
+    const std::string who = "is of user 1, who would get this process's memory: set GDX_DAEMON_USER=1 if";
+    EXPECT_EQ(reason.find(who) != std::string::npos, !asked && *consent != 0) << reason;
+    EXPECT_EQ(reason == "GDX_DAEMON_USER is '': use the name or the number of a user", *consent == 0);
+  }
+  unsetenv(kDaemonUserVariable);
 }
 
 TEST(Daemon, without_notices_or_an_answer_there_is_no_connection) {

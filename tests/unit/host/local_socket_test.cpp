@@ -7,8 +7,10 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <chrono>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/clock.h"
@@ -38,6 +40,34 @@ Ends connected(const char* name) {
   auto there = accept_local(*listener, soon());
   EXPECT_TRUE(there);
   return {std::move(*here), std::move(*there)};
+}
+
+TEST(LocalSocket, room_in_a_full_queue_is_waited_for) {
+  const auto listener = listen_local(own_name("full"));
+  ASSERT_TRUE(listener);
+  ASSERT_EQ(::listen(listener->value(), 1), 0);
+  std::vector<Result<Descriptor>> callers;
+  do {
+    callers.push_back(connect_local(own_name("full")));
+  } while (callers.back());
+  EXPECT_EQ(callers.back().error().status, Status::kBusy);
+  EXPECT_EQ(connect_local(own_name("full"), at_once()).error().status, Status::kBusy);
+  std::thread accepts([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    EXPECT_TRUE(accept_local(*listener, soon()));
+  });
+  EXPECT_TRUE(connect_local(own_name("full"), soon()));
+  accepts.join();
+}
+
+TEST(LocalSocket, what_was_sent_before_a_close_arrives_though_the_close_left_something_unread) {
+  Ends ends = connected("unread");
+  const std::byte any{9};
+  ASSERT_TRUE(send_local(ends.here, {&any, 1}, {}, soon()));
+  ASSERT_TRUE(send_local(ends.there, {&any, 1}, {}, soon()));
+  ends.there.close();
+  EXPECT_TRUE(receive_local(ends.here, soon()));
+  EXPECT_EQ(receive_local(ends.here, soon()).error().status, Status::kPeerGone);
 }
 
 TEST(LocalSocket, message_arrives_with_its_files_which_close_on_exec) {
