@@ -12,13 +12,11 @@
 #include <utility>
 
 #include "base/parse_number.h"
+#include "driver-shim/softhca/uverbs/page_file.h"
 
 namespace gdx::softhca::uverbs {
 namespace {
 
-constexpr std::size_t kPageBytes = 4096;
-// mlx5's mmap encoding keeps the pages of device memory contiguous only within 256 pages.
-constexpr std::size_t kMaxDeviceMemoryBytes = 256 * kPageBytes;
 constexpr std::uint64_t kMaxQuantumBytes = 16 << 20;
 constexpr std::uint64_t kMinReceiveBufferBytes = 128 << 10;
 constexpr std::uint64_t kMaxReceiveBufferBytes = 256 << 20;

@@ -18,9 +18,10 @@ namespace {
 
 // Page numbers in the file. mlx5's mmap encoding: command << 8 | index; for device memory the index's
 // upper part would go on at bit 16, which config.cpp keeps from happening. Doorbell pages are found by
-// the offset that UAR allocation returns, so any free range serves; the kernel takes this one too.
+// the offset that UAR allocation returns, so any free range serves. The file ends with what is used, because
+// whoever has it can fill all of it with pages.
 constexpr std::uint64_t kDeviceMemoryFirstPage = std::uint64_t{MLX5_IB_MMAP_DEVICE_MEM} << 8;
-constexpr std::uint64_t kDoorbellFirstPage = std::uint64_t{9} << 16;
+constexpr std::uint64_t kDoorbellFirstPage = kDeviceMemoryFirstPage + kMaxDeviceMemoryBytes / kPageBytes;
 constexpr std::uint64_t kMaxDoorbellPages = 1 << 14;
 constexpr std::uint64_t kFilePages = kDoorbellFirstPage + kMaxDoorbellPages;
 constexpr std::uint32_t kLogPageBytes = 12;

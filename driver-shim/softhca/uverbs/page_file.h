@@ -15,6 +15,8 @@
 namespace gdx::softhca::uverbs {
 
 inline constexpr std::size_t kPageBytes = 4096;
+// mlx5's mmap encoding keeps the pages of device memory contiguous only within 256 pages.
+inline constexpr std::size_t kMaxDeviceMemoryBytes = 256 * kPageBytes;
 
 // The pages of an HCA's device memory, which its opens share. They are one range of addresses for the engine.
 // Those of an allocation are pages of the file of its open; others belong to no file.

@@ -1,4 +1,5 @@
 // Methods on memory: what is registered, whole, and what is refused.
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <fstream>
@@ -365,7 +366,7 @@ TEST_F(MemoryMethods, doorbell_page_is_at_its_offset_in_the_file) {
     handles.push_back(static_cast<std::uint32_t>(request.written(MLX5_IB_ATTR_UAR_OBJ_ALLOC_HANDLE)));
     EXPECT_EQ(request.answer<std::uint32_t>(MLX5_IB_ATTR_UAR_OBJ_ALLOC_PAGE_ID), number_of(handles.back()));
     EXPECT_EQ(request.answer<std::uint32_t>(MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_LENGTH), 4096u);
-    EXPECT_EQ(request.answer<std::uint64_t>(MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_OFFSET), ((9u << 16) + i) * 4096);
+    EXPECT_EQ(request.answer<std::uint64_t>(MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_OFFSET), (0x900 + i) * 4096);
   }
   EXPECT_EQ(make_uar(2).run(*context_), EOPNOTSUPP);
   for (const std::size_t gone : {std::size_t{1}, std::size_t{0}})
@@ -373,10 +374,12 @@ TEST_F(MemoryMethods, doorbell_page_is_at_its_offset_in_the_file) {
   for (const std::uint64_t page : {1u, 0u, 3u}) {
     auto request = make_uar(0);
     ASSERT_EQ(request.run(*context_), 0);
-    EXPECT_EQ(request.answer<std::uint64_t>(MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_OFFSET),
-              ((9u << 16) + page) * 4096)
+    EXPECT_EQ(request.answer<std::uint64_t>(MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_OFFSET), (0x900 + page) * 4096)
         << "that which has been free for longest";
   }
+  struct stat facts {};
+  ASSERT_EQ(fstat(context_->pages.fd(), &facts), 0);
+  EXPECT_EQ(facts.st_size, (0x900 + 16384) * 4096) << "its holder can fill no page that nothing uses";
   const int before = mappings();
   EXPECT_GT(before, 0);
   for (int i = 0; i < 10; ++i) {
