@@ -1,24 +1,19 @@
 #include "host/daemon/metrics.h"
 
 #include <fmt/format.h>
-#include <prometheus/collectable.h>
-#include <prometheus/exposer.h>
 #include <prometheus/metric_family.h>
+#include <prometheus/text_serializer.h>
 
-#include <exception>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
 
-#include "base/log.h"
 #include "base/output.h"
+#include "host/daemon/metrics_listener.h"
 
 namespace gdx::daemon {
 namespace {
-
-constexpr char kThreads[] = "4";
-constexpr char kRequestTimeoutMs[] = "1000";  // of who connects and asks nothing
 
 using Json = nlohmann::json;
 using prometheus::ClientMetric;
@@ -128,52 +123,31 @@ std::vector<MetricFamily> families_of(const Json& all) {
   return families.take();
 }
 
-class Source final : public prometheus::Collectable {
- public:
-  explicit Source(std::function<std::string()> statistics) : statistics_(std::move(statistics)) {}
-  [[nodiscard]] std::vector<MetricFamily> Collect() const override {
-    try {
-      return families_of(Json::parse(statistics_()));
-    } catch (const std::exception& error) {  // no memory
-      log::warn("gdxd cannot tell its metrics: {}", error.what());
-      return {};
-    }
-  }
-
- private:
-  std::function<std::string()> statistics_;
-};
-
 class ServedMetrics final : public Metrics {
  public:
-  ServedMetrics(const MetricsAddress& address, std::function<std::string()> statistics)
-      : source_(std::make_shared<Source>(std::move(statistics))),
-        exposer_(std::vector<std::string>{"listening_ports", address.listening, "num_threads", kThreads,
-                                          "request_timeout_ms", kRequestTimeoutMs}) {
-    exposer_.RegisterCollectable(source_);
-  }
-  [[nodiscard]] int port() const { return exposer_.GetListeningPorts().front(); }
+  explicit ServedMetrics(std::unique_ptr<MetricsListener> listener) : listener_(std::move(listener)) {}
 
  private:
-  std::shared_ptr<Source> source_;
-  prometheus::Exposer exposer_;
+  std::unique_ptr<MetricsListener> listener_;
 };
 
 }  // namespace
 
 Result<std::unique_ptr<Metrics>> Metrics::serve(const MetricsAddress& address,
                                                 std::function<std::string()> statistics) {
-  try {
-    auto served = std::make_unique<ServedMetrics>(address, std::move(statistics));
-    print_error("gdxd's metrics are at http://{}:{}/metrics\n", address.host, served->port());
-    return served;
-  } catch (const std::exception& error) {
+  const auto page = [statistics = std::move(statistics)] {
+    return prometheus::TextSerializer().Serialize(families_of(Json::parse(statistics())));
+  };
+  auto listener = MetricsListener::listen(address, page);
+  if (!listener) {
     return fail(
         Status::kSystem,
         fmt::format("cannot listen at {} for metrics ({}): the port may be in use, or no address of this "
                     "machine; choose another --metrics",
-                    address.listening, error.what()));
+                    address.listening, listener.error().message));
   }
+  print_error("gdxd's metrics are at http://{}/metrics\n", (*listener)->place());
+  return std::make_unique<ServedMetrics>(std::move(*listener));
 }
 
 }  // namespace gdx::daemon

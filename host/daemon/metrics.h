@@ -23,7 +23,7 @@ struct MetricsAddress {
 class Metrics {
  public:
   // Listens, and tells where in one line. `statistics` returns Server::statistics() of all users, and is
-  // called by threads of the HTTP server until this ends. Errors: kUnsupported (built without
+  // called by the thread of the HTTP server until this ends. Errors: kUnsupported (built without
   // prometheus-cpp), kSystem.
   [[nodiscard]] static Result<std::unique_ptr<Metrics>> serve(const MetricsAddress& address,
                                                               std::function<std::string()> statistics);

@@ -260,6 +260,12 @@ RANGES
     # shellcheck disable=SC2086
     kill -STOP $ranks
     for rank in $ranks; do until_true grep -q '^State:.T' "/proc/$rank/status" || fail "rank $rank does not stop"; done
+    # Callers that never end their requests take nobody's place.
+    port=$(sed -nE 's|^gdxd.s metrics are at http://127.0.0.1:([0-9]+)/.*|\1|p' "$folder/log")
+    for _ in $(seq 200); do
+      exec {half}<>"/dev/tcp/127.0.0.1/$port"
+      printf 'GET /met' >&"$half"
+    done
     run 100 "$(dirname "$0")/scrape.py" "$(sed -n 's/^gdxd.s metrics are at //p' "$folder/log")" "$gdx" stat --json
     # shellcheck disable=SC2086
     kill -KILL $ranks
