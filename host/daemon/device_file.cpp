@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -40,6 +41,13 @@ Result<Descriptor> file_for_clients(int command_file) {
   if (file) return file;
   return fail(Status::kSystem,
               fmt::format("cannot open the file of an HCA's context again: {}", std::strerror(errno)));
+}
+
+std::uint64_t fillable_bytes(const Descriptor& file) {
+  // The software HCA shows its file to stat(2) as a character device.
+  const off_t end = lseek(file.value(), 0, SEEK_END);
+  lseek(file.value(), 0, SEEK_SET);
+  return end > 0 ? static_cast<std::uint64_t>(end) : 0;
 }
 
 }  // namespace gdx::daemon

@@ -17,4 +17,7 @@ namespace gdx::daemon {
 // offset and no lock with gdxd, and can only map it. Errors: kSystem.
 [[nodiscard]] Result<Descriptor> file_for_clients(int command_file);
 
+// Returns the bytes that whoever has a context's file can fill with pages: none of a character device.
+[[nodiscard]] std::uint64_t fillable_bytes(const Descriptor& file);
+
 }  // namespace gdx::daemon

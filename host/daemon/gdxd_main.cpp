@@ -106,6 +106,7 @@ Result<void> serve(const Configuration& configuration) {
   action.sa_handler = on_signal;
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
+  signal(SIGPIPE, SIG_IGN);  // a client can cause a line of the log, whose reader may have gone
   const bool software = std::getenv(kOnSoftwareVariable) != nullptr;
   print_error("gdxd listens at {}{}\n", options.path, software ? ", with a software HCA" : "");
   tell_manager("READY=1");

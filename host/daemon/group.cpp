@@ -33,6 +33,7 @@ bool leads_back(const Hca& hca, const EndpointAddress& peer) {
 }  // namespace
 
 Result<Quota::Share> Quota::take(std::uint64_t amount) {
+  Share of_whole = whole_ != nullptr ? GDX_TRY(whole_->take(amount)) : Share{};
   const std::lock_guard lock(mutex_);
   if (amount > most_ - used_) {
     return fail(
@@ -42,6 +43,7 @@ Result<Quota::Share> Quota::take(std::uint64_t amount) {
             most_, what_, used_));
   }
   used_ += amount;
+  of_whole.leave();
   return Share(this, amount);
 }
 
@@ -51,6 +53,7 @@ std::uint64_t Quota::used() const {
 }
 
 void Quota::give_back(std::uint64_t amount) {
+  if (whole_ != nullptr) whole_->give_back(amount);
   const std::lock_guard lock(mutex_);
   used_ -= amount;
 }
@@ -62,13 +65,33 @@ std::uint64_t Rate::take(std::uint64_t now_ns) {
   return next_ns_ > now_ns ? next_ns_ - now_ns : 0;
 }
 
-Group::Group(uid_t user, const Limits& limits)
-    : clients("clients", limits.group.max_clients),
-      endpoints("endpoints", limits.group.max_endpoints),
-      regions("registered regions", limits.group.max_regions),
-      registered_bytes("registered bytes", limits.group.max_registered_bytes),
-      pools("staging pools", limits.group.max_pools),
-      requests(limits.group.max_requests_per_s, limits.group.max_clients),
+Owner::Owner(uid_t the_user, const GroupLimits& limits)
+    : user(the_user),
+      clients("clients", limits.max_clients),
+      endpoints("endpoints", limits.max_endpoints),
+      regions("registered regions", limits.max_regions),
+      registered_bytes("registered bytes", limits.max_registered_bytes),
+      pools("staging pools", limits.max_pools),
+      requests(limits.max_requests_per_s, limits.max_clients),
+      max_nic_pools_(limits.max_nic_pools) {}
+
+Quota& Owner::nic_pools(const std::string& hca) {
+  const std::lock_guard lock(mutex_);
+  const auto what = [&] {
+    return fmt::format("staging pools in the memory of {} (pools of equal options count once)", hca);
+  };
+  const auto found = nic_pools_.find(hca);
+  return found != nic_pools_.end() ? found->second
+                                   : nic_pools_.try_emplace(hca, what(), max_nic_pools_).first->second;
+}
+
+Group::Group(uid_t user, const Limits& limits, std::shared_ptr<Owner> owner)
+    : owner_(owner ? std::move(owner) : std::make_shared<Owner>(user, limits.group)),
+      clients("clients", limits.group.max_clients, &owner_->clients),
+      endpoints("endpoints", limits.group.max_endpoints, &owner_->endpoints),
+      regions("registered regions", limits.group.max_regions, &owner_->regions),
+      registered_bytes("registered bytes", limits.group.max_registered_bytes, &owner_->registered_bytes),
+      pools("staging pools", limits.group.max_pools, &owner_->pools),
       user_(user),
       limits_(limits) {}
 
@@ -105,7 +128,8 @@ Result<std::shared_ptr<GroupHca>> Group::open_hca(const HcaOptions& options) {
   }
   auto hca = GDX_TRY(Hca::open(options));
   auto file = GDX_TRY(file_for_clients(hca.context()->cmd_fd));
-  hcas_[key].thing = std::make_unique<GroupHca>(GroupHca{std::move(hca), std::move(file)});
+  auto bytes = GDX_TRY(registered_bytes.take(fillable_bytes(file)));
+  hcas_[key].thing = std::make_unique<GroupHca>(GroupHca{std::move(hca), std::move(file), std::move(bytes)});
   return use(hcas_, key);
 }
 
@@ -135,19 +159,6 @@ Result<void> Group::check_peer(const Hca& hca, const EndpointAddress& peer) cons
                           peer.qpn, hca.name()));
 }
 
-Result<void> Group::check_nic_pools(const std::string& hca) const {
-  const auto used = std::ranges::count_if(pools_, [&](const auto& one) {
-    const GroupPool& pool = *one.second.thing;
-    return pool.pool.memory() == StagingMemory::kNic && pool.hca->hca.name() == hca;
-  });
-  if (used < limits_.group.max_nic_pools) return {};
-  return fail(
-      Status::kNoMemory,
-      fmt::format("gdxd gives a user no more than {} staging pools in the memory of {}, and {} are in use: "
-                  "use equal pool options, or have quota.nic_pools raised",
-                  limits_.group.max_nic_pools, hca, used));
-}
-
 Result<std::shared_ptr<GroupPool>> Group::open_pool(const std::shared_ptr<GroupHca>& hca,
                                                     StagingOptions options) {
   options.processes = limits_.pools_per_hca;
@@ -158,14 +169,14 @@ Result<std::shared_ptr<GroupPool>> Group::open_pool(const std::shared_ptr<GroupH
   if (pools_.contains(key)) return use(pools_, key);
   const bool on_host = options.memory == StagingMemory::kHost;
   const auto bytes = GDX_TRY(resolve_staging_bytes(options, hca->hca.device_memory_bytes()));
-  if (!on_host) GDX_TRY(check_nic_pools(hca->hca.name()));
+  auto nic = on_host ? Quota::Share{} : GDX_TRY(owner_->nic_pools(hca->hca.name()).take(1));
   auto count = GDX_TRY(pools.take(1));
   auto share = GDX_TRY(registered_bytes.take(on_host ? bytes : 0));
   auto pool = GDX_TRY(StagingPool::create(hca->hca, options));
   const std::uint64_t offset = on_host ? 0 : GDX_TRY(file_offset_of(pool.base()));
   const int file = on_host ? pool.host_file() : hca->command_file.value();
   pools_[key].thing = std::make_unique<GroupPool>(
-      GroupPool{hca, std::move(pool), std::move(count), std::move(share), file, offset});
+      GroupPool{hca, std::move(pool), std::move(count), std::move(share), std::move(nic), file, offset});
   return use(pools_, key);
 }
 

@@ -25,10 +25,12 @@
 
 namespace gdx::daemon {
 
-// Limit on what a group has of one kind of thing.
+// Limit on what a group has of one kind of thing. What a group takes counts in its owner's quota, the
+// `whole`, too.
 class Quota {
  public:
-  Quota(std::string what, std::uint64_t most) : what_(std::move(what)), most_(most) {}
+  Quota(std::string what, std::uint64_t most, Quota* whole = nullptr)
+      : what_(std::move(what)), most_(most), whole_(whole) {}
 
   // A part of the quota, which goes back with it.
   class Share {
@@ -46,6 +48,8 @@ class Quota {
     ~Share() {
       if (quota_ != nullptr) quota_->give_back(amount_);
     }
+    // Leaves it to the quota that took it to give it back.
+    void leave() { quota_ = nullptr; }
 
    private:
     Quota* quota_ = nullptr;
@@ -61,6 +65,7 @@ class Quota {
 
   std::string what_;
   std::uint64_t most_;
+  Quota* whole_;
   mutable std::mutex mutex_;
   std::uint64_t used_ = 0;
 };
@@ -82,10 +87,32 @@ class Rate {
   std::uint64_t next_ns_ = 0;  // of a turn, were all of the last second taken
 };
 
+// What one user may have, with all the ids of its ranges in /etc/subuid. Threads: any.
+class Owner {
+ public:
+  Owner(uid_t user, const GroupLimits& limits);
+  // The parts of an HCA's memory.
+  [[nodiscard]] Quota& nic_pools(const std::string& hca);
+
+  const uid_t user;
+  Quota clients;
+  Quota endpoints;
+  Quota regions;
+  Quota registered_bytes;
+  Quota pools;
+  Rate requests;
+
+ private:
+  std::uint32_t max_nic_pools_;
+  std::mutex mutex_;
+  std::map<std::string, Quota> nic_pools_;  // guarded by the mutex
+};
+
 // An HCA that the group has open. The last client of it closes it.
 struct GroupHca {
   Hca hca;
   Descriptor command_file;  // of the context, for clients to map
+  Quota::Share bytes;       // that they can fill
   bool failed = false;      // guarded by the group's mutex
 };
 
@@ -99,6 +126,7 @@ struct GroupPool {
   StagingPool pool;
   Quota::Share count;
   Quota::Share bytes;    // of host memory
+  Quota::Share nic;      // a part of the NIC's
   int file;              // to map
   std::uint64_t offset;  // of the pool, in it
 };
@@ -106,9 +134,10 @@ struct GroupPool {
 // Threads: any.
 class Group {
  public:
-  Group(uid_t user, const Limits& limits);
+  // `owner`: of this user's id; null: the user is its own, and has no other group.
+  Group(uid_t user, const Limits& limits, std::shared_ptr<Owner> owner = nullptr);
 
-  // Errors: those of Hca::open; kBusy while clients of a failed one end.
+  // Errors: those of Hca::open; kBusy while clients of a failed one end; kNoMemory beyond the quota.
   [[nodiscard]] Result<std::shared_ptr<GroupHca>> open_hca(const HcaOptions& options);
   // Returns the pool of these options, made at its first use. Errors: those of StagingPool::create; kNoMemory
   // beyond the quota.
@@ -135,20 +164,23 @@ class Group {
   [[nodiscard]] bool has_failed(const GroupHca& hca) const;
 
   [[nodiscard]] uid_t user() const { return user_; }
+  [[nodiscard]] const std::shared_ptr<Owner>& owner() const { return owner_; }
   [[nodiscard]] const GroupLimits& limits() const { return limits_.group; }
   [[nodiscard]] std::uint32_t pools_per_hca() const { return limits_.pools_per_hca; }
 
+ private:
+  std::shared_ptr<Owner> owner_;  // outlives the quotas
+
+ public:
   std::atomic<std::uint32_t> last_tenant{0};  // numbers the programs, for pools that they share
   Quota clients;
   Quota endpoints;
   Quota regions;
   Quota registered_bytes;
   Quota pools;
-  Rate requests;
   Rate fault_warnings{1, 1};  // two seconds of none end a pause
 
  private:
-  Result<void> check_nic_pools(const std::string& hca) const;
   [[nodiscard]] bool has_queue_pair(const std::string& hca, std::uint32_t qpn) const;
 
   // The HCA, where the memory is, and the pool's rules.

@@ -15,12 +15,14 @@
 #include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <system_error>
 #include <utility>
 
 #include "base/clock.h"
 #include "base/log.h"
 #include "host/bootstrap/local_socket.h"
+#include "host/daemon/client_log.h"
 #include "host/hca/hca_events.h"
 
 namespace gdx::daemon {
@@ -55,8 +57,6 @@ constexpr const char* kCounters[] = {"out_of_sequence",
 
 // Endpoints in one answer.
 constexpr std::size_t kMostFlights = 64;
-// Connections of a user that wait for their refusal. Others are closed without one.
-constexpr std::ptrdiff_t kRefusedAtOnce = 8;
 // A client that reads no answers for so long is dropped.
 constexpr std::uint64_t kAnswerPatienceNs = 5'000'000'000;
 constexpr std::uint64_t kOpenPatienceNs = 30'000'000'000;
@@ -139,6 +139,12 @@ ipc::Notice notice_of(const Hca& hca, ipc::Event event) {
   return notice;
 }
 
+// Tells a client why it gets no place, before it asks.
+tl::unexpected<Error> refuse(const Descriptor& socket, const Error& why) {
+  (void)bootstrap::send_local(socket, ipc::encode_refusal(ipc::Kind::kHello, why), {}, 0);
+  return tl::unexpected(why);
+}
+
 }  // namespace
 
 Server::Server(Descriptor listener, ServerOptions options)
@@ -204,23 +210,25 @@ Result<std::shared_ptr<Group>> Server::group_of(uid_t user, bool beyond_limit) {
     const std::lock_guard lock(mutex_);
     std::erase_if(groups_, [](const auto& entry) { return entry.second.expired(); });
   }
+  const auto found = groups_.find(user);
+  auto own = found == groups_.end() ? nullptr : found->second.lock();
+  const uid_t owner_id = own ? own->owner()->user : owner_of(user, options_.ids);
+  std::shared_ptr<Owner> owner;
   // Groups of operators alone count for nothing.
-  std::shared_ptr<Group> own;
-  std::size_t served = 0;
+  std::set<uid_t> served;
   for (const auto& [other, weak] : groups_) {
-    auto group = weak.lock();
-    const bool is_served = group && group->clients.used() > 0;
-    served += is_served ? 1 : 0;
-    if (other != user || !group) continue;
-    beyond_limit = beyond_limit || is_served;
-    own = std::move(group);
+    const auto group = weak.lock();
+    if (!group) continue;
+    if (group->clients.used() > 0) served.insert(group->owner()->user);
+    if (group->owner()->user == owner_id) owner = group->owner();
   }
-  if (!beyond_limit && served >= options_.limits.max_groups) {
+  if (!beyond_limit && !served.contains(owner_id) && served.size() >= options_.limits.max_groups) {
     return fail(Status::kBusy,
-                fmt::format("gdxd serves {} users already: end some of their programs", served));
+                fmt::format("gdxd serves {} users already: end some of their programs", served.size()));
   }
   if (own) return own;
-  auto group = std::make_shared<Group>(user, options_.limits);
+  if (!owner) owner = std::make_shared<Owner>(owner_id, options_.limits.group);
+  auto group = std::make_shared<Group>(user, options_.limits, std::move(owner));
   const std::lock_guard lock(mutex_);
   groups_[user] = group;
   return group;
@@ -250,15 +258,9 @@ Result<std::unique_ptr<Session>> Server::new_session(uid_t user) {
 // The session ends on this thread, so that a slow end delays nobody else.
 void Server::serve(Client& client) {
   try {
-    if (client.session) {
-      serve_session(client);
-    } else if (bootstrap::receive_local(client.socket, client.connected_ns + kOpenPatienceNs)) {
-      // A close before the client's first message is read would take the answer with it.
-      const auto refusal = ipc::encode_refusal(ipc::Kind::kHello, client.refusal);
-      (void)bootstrap::send_local(client.socket, refusal, {}, monotonic_ns() + kAnswerPatienceNs);
-    }
+    serve_session(client);
   } catch (const std::exception& error) {  // no memory for a message
-    log::warn("gdxd drops process {}: {}", client.process, error.what());
+    warn_of_client("gdxd drops process {}: {}", client.process, error.what());
   }
   client.session_open.store(false);
   client.ending.store(true);  // statistics() leaves the session alone
@@ -285,7 +287,7 @@ void Server::serve_session(Client& client) {
         client.session->is_open() ? kForeverNs : client.connected_ns + kOpenPatienceNs;
     auto message = bootstrap::receive_local(client.socket, deadline_ns);
     if (monotonic_ns() >= deadline_ns) {  // even if it goes on asking
-      log::warn("gdxd: process {} has opened no HCA in time, and is dropped", client.process);
+      warn_of_client("gdxd: process {} has opened no HCA in time, and is dropped", client.process);
       break;
     }
     if (!message && message.error().status != Status::kInvalidArgument) break;
@@ -304,34 +306,30 @@ Result<void> Server::accept_client() {
       Descriptor::keep(::accept4(listener_.value(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
   if (!socket) {
     if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
-      log::warn("gdxd cannot take a client: {}; raise its limits", std::strerror(errno));
+      warn_of_client("gdxd cannot take a client: {}; raise its limits", std::strerror(errno));
       ::poll(nullptr, 0, kRefusalPauseMs);
     }
     return {};
   }
   const auto peer = GDX_TRY(bootstrap::peer_of(socket));
   auto session = new_session(peer.uid);
-  const auto refused = std::ranges::count_if(clients_, [&](const Client& client) {
-    return client.place == Place::kRefused && client.user == peer.uid;
-  });
-  if (!session && refused >= kRefusedAtOnce) return tl::unexpected(session.error());
+  if (!session) return refuse(socket, session.error());
   const std::lock_guard lock(mutex_);
   Client& client = clients_.emplace_back();
   client.socket = std::move(socket);
   client.process = peer.pid;
   client.user = peer.uid;
   client.connected_ns = monotonic_ns();
-  if (session) {
-    client.place = (*session)->may_open() ? Place::kClient : Place::kOperator;
-    client.session = std::move(*session);
-  } else {
-    client.refusal = session.error();
-  }
+  client.place = (*session)->may_open() ? Place::kClient : Place::kOperator;
+  client.session = std::move(*session);
   try {
     client.thread = std::thread(&Server::serve, std::ref(client));
   } catch (const std::exception& error) {
-    log::warn("gdxd has no thread for a client: {}; raise its limits", error.what());
+    const std::string why =
+        fmt::format("gdxd has no thread for a client: {}; raise its limits", error.what());
+    auto refused = refuse(client.socket, {Status::kNoMemory, why});
     clients_.pop_back();
+    return refused;
   }
   return {};
 }
@@ -374,12 +372,12 @@ Result<void> Server::run() {
     try {
       if ((ready[0].revents & POLLIN) != 0) {
         const auto accepted = accept_client();
-        if (!accepted) log::warn("gdxd has refused a client: {}", accepted.error().message);
+        if (!accepted) warn_of_client("gdxd has refused a client: {}", accepted.error().message);
       }
       join_ended();
       pass_on_events();
     } catch (const std::bad_alloc&) {
-      log::warn("gdxd has no memory for a client or a notice");
+      warn_of_client("gdxd has no memory for a client or a notice");
     }
     const auto is_open = [](const Client& client) { return client.session_open.load(); };
     if (draining_.load() && std::ranges::none_of(clients_, is_open)) return {};
@@ -394,7 +392,7 @@ Result<void> Server::kick(uid_t who, pid_t process) {
   for (Client& client : clients_) {
     if (process == 0 || client.process != process || !(rules(who) || client.user == who)) continue;
     found = true;
-    log::warn("gdxd: process {} is kicked", process);
+    warn_of_client("gdxd: process {} is kicked", process);
     ipc::Notice notice{};
     notice.event = static_cast<std::uint32_t>(ipc::Event::kKicked);
     ipc::set_text(notice.reason, fmt::format("user {} has kicked this process", who));

@@ -17,6 +17,7 @@
 #include "base/descriptor.h"
 #include "base/result.h"
 #include "host/daemon/group.h"
+#include "host/daemon/id_owner.h"
 #include "host/daemon/limits.h"
 #include "host/daemon/session.h"
 
@@ -27,6 +28,7 @@ struct ServerOptions {
   std::uint32_t mode = 0600;  // rights of the socket's file: who may connect
   std::int64_t group = -1;    // its group id; -1: that of the process
   Limits limits = {};
+  IdFiles ids = {};
 };
 
 class Server final : public Operator {
@@ -52,16 +54,15 @@ class Server final : public Operator {
   [[nodiscard]] bool draining() const override { return draining_.load(); }
 
  private:
-  enum class Place : std::uint8_t { kRefused, kClient, kOperator };
+  enum class Place : std::uint8_t { kClient, kOperator };
   struct Client {
     Descriptor socket;
     pid_t process = 0;
     std::uint64_t connected_ns = 0;
     uid_t user = 0;
-    Place place = Place::kRefused;
-    std::unique_ptr<Session> session;  // none: refused, or ended
+    Place place = Place::kClient;
+    std::unique_ptr<Session> session;  // none: ended
     std::atomic<bool> session_open{false};
-    Error refusal;
     std::shared_mutex use;  // of the session: shared by other threads than its own, whole by its end
     std::atomic<bool> ending{false};
     std::atomic<bool> ended{false};

@@ -2,10 +2,8 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <linux/magic.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,13 +15,13 @@
 #include <utility>
 
 #include "base/clock.h"
-#include "base/file_identity.h"
 #include "base/log.h"
 #include "base/page_size.h"
 #include "host/bootstrap/frame.h"
+#include "host/daemon/client_file.h"
+#include "host/daemon/client_log.h"
 #include "host/ipc/daemon.h"
 #include "host/memory/memory.h"
-#include "host/memory/shared_file.h"
 #include "host/queue/flight.h"
 #include "host/staging/progress.h"
 #include "proto/ipc/messages.h"
@@ -53,50 +51,8 @@ Result<void> check_rights(std::uint32_t access) {
   return fail(Status::kInvalidArgument, fmt::format("access rights {:#x} are none that gdx has", access));
 }
 
-constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 46;  // so that sums of a few do not wrap
-
-// Maps whole pages of a client's file, once it is known that they stay.
-Result<MappedPages> map_client_file(const std::vector<Descriptor>& files, int own_file, std::uint64_t offset,
-                                    std::uint64_t bytes) {
-  if (files.size() != 1) return fail(Status::kInvalidArgument, "the request needs one open file");
-  if (offset % page_bytes() != 0 || bytes == 0 || bytes > kMostBytes || offset > kMostBytes)
-    return fail(
-        Status::kInvalidArgument,
-        fmt::format("{} bytes at offset {} of a file cannot be mapped: begin at a page", bytes, offset));
-  const std::uint64_t whole = (bytes + page_bytes() - 1) / page_bytes() * page_bytes();
-  GDX_TRY(check_shared_file(files.front().value(), offset + whole));
-  if (identity_of(files.front().value()) == identity_of(own_file))
-    return fail(Status::kInvalidArgument, "the HCA's own file is no memory of a client");
-  return ipc::map_shared(files.front(), offset, whole);
-}
-
 std::uint64_t saturating_sum(std::uint64_t a, std::uint64_t b) {
   return a + b < a ? std::numeric_limits<std::uint64_t>::max() : a + b;
-}
-
-// A dmabuf cannot shrink. A memfd that stands for one, as a fake driver's, must hold as a client's memory
-// does. Its position, where its buffer begins, must lie in it.
-Result<void> check_dmabuf(int file, std::uint64_t offset, std::uint64_t bytes) {
-  struct statfs system {};
-  if (fstatfs(file, &system) == 0 && system.f_type == DMA_BUF_MAGIC) return {};
-  const off_t begin = lseek(file, 0, SEEK_CUR);
-  if (begin < 0 || static_cast<std::uint64_t>(begin) > kMostBytes || offset > kMostBytes ||
-      bytes > kMostBytes)
-    return fail(Status::kInvalidArgument, "a dmabuf does not hold the bytes that were asked for");
-  return check_shared_file(file, static_cast<std::uint64_t>(begin) + offset + bytes);
-}
-
-Result<MrHandle> register_dmabuf(const Hca& hca, const ipc::RegisterMemory& request,
-                                 const std::vector<Descriptor>& files) {
-  if (files.size() != 1) return fail(Status::kInvalidArgument, "the request needs one open file");
-  const int file = files.front().value();
-  GDX_TRY(check_dmabuf(file, request.file_offset, request.bytes));
-  MrHandle mr(ibv_reg_dmabuf_mr(hca.pd(), request.file_offset, request.bytes, request.iova, file,
-                                static_cast<int>(request.access)));
-  if (mr) return mr;
-  return fail(errno == ENOMEM ? Status::kNoMemory : Status::kUnsupported,
-              fmt::format("HCA {} cannot register {} bytes of a dmabuf: {}", hca.name(), request.bytes,
-                          std::strerror(errno)));
 }
 
 Result<void> check_pool_limits(const StagingOptions& options, const Hca& hca, const Group& group) {
@@ -219,11 +175,13 @@ std::uint8_t Session::ServedEndpoint::syndrome() const {
 void Session::ServedEndpoint::log_fault(const std::string& program, Rate& warnings) const noexcept {
   const std::uint8_t fault = syndrome();
   if (fault == 0) return;
-  const log::Level level = warnings.take(monotonic_ns()) == 0 ? log::Level::kWarn : log::Level::kInfo;
-  if (!log::enabled(level)) return;
+  const bool warns = warnings.take(monotonic_ns()) == 0;
+  if (!log::enabled(warns ? log::Level::kWarn : log::Level::kInfo)) return;
   try {
-    log::line(level, "gdxd: {}, QP {:#x} towards {} ends with syndrome {:#04x}; its newest events:\n{}",
-              program, queue->facts().qpn, peer, fault, fault_text(queue->flight()));
+    const auto text =
+        fmt::format("gdxd: {}, QP {:#x} towards {} ends with syndrome {:#04x}; its newest events:\n{}",
+                    program, queue->facts().qpn, peer, fault, fault_text(queue->flight()));
+    warns ? warn_of_client("{}", text) : log::info("{}", text);
   } catch (const std::exception&) {
     return;
   }
@@ -267,7 +225,7 @@ std::uint64_t Session::take_turn(const bootstrap::LocalMessage* message) {
     const auto parsed = ipc::parse_message(message->bytes);
     if (parsed && parsed->kind == ipc::Kind::kWake) return 0;
   }
-  return group_->requests.take(now_ns);
+  return group_->owner()->requests.take(now_ns);
 }
 
 void Session::wake() {
@@ -393,14 +351,15 @@ Result<Answer> Session::greet(const ipc::Hello& hello) {
             GDX_VERSION, ipc::kVersion, hello.oldest_version, hello.newest_version));
   }
   int ends[2] = {-1, -1};
-  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) != 0)
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) != 0 ||
+      ::shutdown(ends[0], SHUT_RD) != 0)
     return fail(Status::kNoMemory, fmt::format("gdxd has no socket for notices: {}", std::strerror(errno)));
   notices_ = Descriptor::keep(ends[0]);
   client_notices_ = Descriptor::keep(ends[1]);
   {
     const std::lock_guard lock(mutex_);
-    const std::string name = ipc::text_of(hello.program);
-    program_ = bootstrap::decode_text(std::as_bytes(std::span(name)));  // an operator's terminal shows it
+    const std::string name = ipc::text_of(hello.program);  // an operator's terminal shows it
+    program_ = bootstrap::decode_text(std::as_bytes(std::span(name)));
   }
   state_ = State::kGreeted;
   ipc::HelloAnswer answer{};

@@ -164,7 +164,8 @@ class Session {
   Descriptor text_;  // of the last answer
   State state_ = State::kNew;
   std::uint64_t woken_ns_ = 0;
-  Descriptor notices_;
+  Descriptor notices_;          // refuses what is sent there: in a queue that nobody drains, a client's own
+                                // connection would outlive its process
   Descriptor client_notices_;   // until the client has it
   mutable std::mutex removal_;  // of endpoints; before mutex_
   mutable std::mutex mutex_;    // of the members below, which figures() reads

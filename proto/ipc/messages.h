@@ -14,7 +14,7 @@
 //     |-- kConnectEndpoint  address of the peer -->|
 //
 // An answer repeats the kind of its request. Its status is not 0 where the request was refused; then the body
-// is text. The end of a connection ends all that was made by it. On the notice socket gdxd alone sends.
+// is text. The end of a connection ends all that was made by it. On the notice socket gdxd alone can send.
 #pragma once
 
 #include <cstddef>

@@ -25,13 +25,20 @@ T sure(Result<T> result) {
   return std::move(*result);
 }
 
+// Bytes that a client can fill in the file of its context.
+std::uint64_t context_bytes() {
+  const Hca own = sure(Hca::open({.in_this_process = true}));
+  return static_cast<std::uint64_t>(lseek(own.context()->cmd_fd, 0, SEEK_END));
+}
+
 Limits small_limits() {
+  static const std::uint64_t kContextBytes = context_bytes();
   Limits limits;
   limits.pools_per_hca = 2;
   limits.group = {.max_clients = 2,
                   .max_endpoints = 4,
                   .max_regions = 4,
-                  .max_registered_bytes = 4 << 20,
+                  .max_registered_bytes = (4 << 20) + kContextBytes,
                   .max_pools = 2,
                   .max_slots = 1024};
   return limits;

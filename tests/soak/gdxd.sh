@@ -27,7 +27,7 @@ fail() {
 
 # For each of two users a pool of the demo's rules, and one of the default rules. Other quotas are what the programs need.
 GDX_SOFTHCA_DEVICE_MEMORY_BYTES=524288 "$gdxd" --socket "$folder/socket" --mode 0666 --pools 4 --quota-nic-pools 2 \
-  --quota-clients 10 --quota-endpoints 40 --quota-regions 48 --quota-registered-bytes 67108864 2>"$folder/log" &
+  --quota-clients 10 --quota-endpoints 40 --quota-regions 48 --quota-registered-bytes $(((64 + 73) << 20)) 2>"$folder/log" &
 daemon=$!
 until grep -qs '^gdxd listens' "$folder/log"; do
   kill -0 "$daemon" 2>/dev/null || fail 'gdxd did not start'

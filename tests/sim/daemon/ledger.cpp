@@ -19,8 +19,7 @@ using ipc::Kind;
 using Json = nlohmann::json;
 
 constexpr std::uint64_t kPage = 4096;
-constexpr std::uint32_t kBlocks = 16;  // of each queue that is not flawed
-constexpr std::size_t kRefusedAtOnce = 8;
+constexpr std::uint32_t kBlocks = 16;             // of each queue that is not flawed
 constexpr std::uint32_t kKnownRights = 0x10000f;  // local write, remote ones, relaxed ordering
 
 template <typename T>
@@ -107,6 +106,7 @@ Ledger::Sums Ledger::sums_of(uid_t user) const {
   pools.erase(nullptr);
   sums.pools.assign(pools.begin(), pools.end());
   for (const PoolBook* const pool : sums.pools) sums.bytes += pool->rules.on_host != 0 ? pool->bytes : 0;
+  if (sums.open != 0) sums.bytes += hca_.context_bytes;  // which they share
   return sums;
 }
 
@@ -145,8 +145,8 @@ std::shared_ptr<PoolBook> Ledger::shared_pool(uid_t user, const ipc::OpenPool& r
   return nullptr;
 }
 
-ClientBook* Ledger::admit(uid_t user, pid_t process) {
-  const auto is_served = [](const ClientBook& client) { return !client.refusal && !client.no_hca; };
+Result<ClientBook*> Ledger::admit(uid_t user, pid_t process) {
+  const auto is_served = [](const ClientBook& client) { return !client.no_hca; };
   const auto served = static_cast<std::uint64_t>(std::ranges::count_if(clients_, is_served));
   auto all = users();
   std::erase_if(all, [&](uid_t one) { return sums_of(one).clients == 0; });
@@ -161,15 +161,11 @@ ClientBook* Ledger::admit(uid_t user, pid_t process) {
   const auto is_operator = [&](const ClientBook& client) { return client.no_hca && client.user == user; };
   if (rules(user) && std::ranges::count_if(clients_, is_operator) < daemon::kOperatorPlaces)
     std::swap(no_hca, refusal);
-  const auto refused = static_cast<std::size_t>(std::ranges::count_if(
-      clients_, [&](const ClientBook& client) { return client.refusal && client.user == user; }));
-  if (refusal && refused >= kRefusedAtOnce) return nullptr;
+  if (refusal) return fail(*refusal, "no place");
   ClientBook& client = clients_.emplace_back();
   client.user = user;
   client.process = process;
-  client.refusal = refusal;
   client.no_hca = no_hca;
-  client.lives = !refusal;
   return &client;
 }
 
@@ -198,7 +194,6 @@ bool Ledger::may_kick(const ClientBook& client, pid_t process) const {
 
 Ledger::Statuses Ledger::expect(const ClientBook& client, std::span<const std::byte> message,
                                 const FilesFacts& files) const {
-  if (client.refusal) return {*client.refusal};
   ipc::Header header{};
   if (message.size() < sizeof header || message.size() > ipc::kMaxMessageBytes)
     return {Status::kInvalidArgument};
@@ -273,7 +268,7 @@ Ledger::Statuses Ledger::expect_pool(const ClientBook& client, const ipc::OpenPo
     return {Status::kInvalidArgument};
   if (request.pool_bytes / request.slot_bytes > limits_.group.max_slots) return {Status::kInvalidArgument};
   Statuses refused;
-  const bool is_too_large = !on_host && request.pool_bytes > device_memory_bytes_ / limits_.pools_per_hca;
+  const bool is_too_large = !on_host && request.pool_bytes > hca_.device_memory_bytes / limits_.pools_per_hca;
   const Sums sums = sums_of(client.user);
   const bool finds_none = shared_pool(client.user, request) == nullptr;
   const bool has_room = sums.pools.size() < limits_.group.max_pools &&

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "base/result.h"
 #include "host/daemon/limits.h"
 #include "proto/ipc/messages.h"
 #include "proto/status.h"
@@ -47,8 +48,7 @@ struct ClientBook {
   enum class State : std::uint8_t { kNew, kGreeted, kOpen };
   uid_t user = 0;
   pid_t process = 0;
-  std::optional<Status> refusal;  // of the connection as a whole
-  std::optional<Status> no_hca;   // of kOpenHca: an operator beyond the limits
+  std::optional<Status> no_hca;  // of kOpenHca: an operator beyond the limits
   State state = State::kNew;
   bool lives = true;  // has its session
   bool kicked = false;
@@ -58,13 +58,17 @@ struct ClientBook {
   std::map<std::uint32_t, EndpointBook> endpoints;
 };
 
+struct HcaFacts {
+  std::uint64_t device_memory_bytes = 0;
+  std::uint64_t context_bytes = 0;  // of the file of a context
+};
+
 class Ledger {
  public:
-  Ledger(const daemon::Limits& limits, std::uint64_t device_memory_bytes)
-      : limits_(limits), device_memory_bytes_(device_memory_bytes) {}
+  Ledger(const daemon::Limits& limits, const HcaFacts& hca) : limits_(limits), hca_(hca) {}
 
-  // Books a connection. Nothing: gdxd has to close it without an answer.
-  ClientBook* admit(uid_t user, pid_t process);
+  // Books a connection. An error: gdxd has to refuse it with this status.
+  Result<ClientBook*> admit(uid_t user, pid_t process);
   void end(ClientBook& client);
   void forget(const ClientBook& client);
 
@@ -108,7 +112,7 @@ class Ledger {
   std::string book_pool(ClientBook& client, const ipc::OpenPool& request, const ipc::PoolAnswer& answer);
 
   daemon::Limits limits_;
-  std::uint64_t device_memory_bytes_;
+  HcaFacts hca_;
   bool draining_ = false;
   std::list<ClientBook> clients_;  // those of threads that gdxd has not joined
 };

@@ -270,6 +270,8 @@ GDX_STAND_IN ssize_t recvmsg(int file, msghdr* message, int flags) {
 GDX_STAND_IN ssize_t sendmsg(int file, const msghdr* message, int flags) {
   static auto* const call = gdx::sim::real<ssize_t(int, const msghdr*, int)>("sendmsg");
   Actor* const actor = Stage::self();
+  if (actor != nullptr && actor->role == Role::kDaemon)
+    Stage::current()->observer().refuses(gdx::sim::bytes_of(*message));
   const bool is_seen = actor != nullptr && (actor->role == Role::kConnection || actor->role == Role::kClient);
   if (!is_seen || !gdx::sim::is_own(*actor, file)) return call(file, message, flags);
   gdx::sim::Observer& observer = Stage::current()->observer();

@@ -50,7 +50,9 @@ struct Actor {
 class Observer {
  public:
   virtual ~Observer() = default;
-  virtual ucred accepted() = 0;                           // gdxd reads who has connected
+  virtual ucred accepted() = 0;  // gdxd reads who has connected
+  virtual void refuses(
+      std::span<const std::byte> answer) = 0;             // gdxd tells who has connected that it may not
   virtual std::shared_ptr<Line> connection_begins() = 0;  // gdxd starts the thread of that connection
   virtual void received(Line& line) = 0;                  // gdxd has taken the next message
   virtual void answers(Line& line, std::span<const std::byte> answer) = 0;  // gdxd has acted on it

@@ -34,13 +34,15 @@ std::string belongings() {
 }
 
 // The first use of the HCA in this process leaves what later ones use again.
-std::uint64_t device_memory_bytes() {
-  static const std::uint64_t bytes = [] {
+const HcaFacts& hca_facts() {
+  static const HcaFacts facts = [] {
     HcaOptions options;
     options.in_this_process = true;
-    return Hca::open(options).take().device_memory_bytes();
+    const Hca hca = Hca::open(options).take();
+    const std::string file = fmt::format("/proc/self/fd/{}", hca.context()->cmd_fd);
+    return HcaFacts{hca.device_memory_bytes(), std::filesystem::file_size(file)};
   }();
-  return bytes;
+  return facts;
 }
 
 Status status_of(std::span<const std::byte> answer) {
@@ -86,7 +88,7 @@ void DaemonWorld::draw() {
   limits_.group = {.max_clients = count(1, 5),
                    .max_endpoints = count(1, 6),
                    .max_regions = count(1, 6),
-                   .max_registered_bytes = 4096 * random_.between(10, 80),
+                   .max_registered_bytes = hca_facts().context_bytes + 4096 * random_.between(10, 80),
                    .max_pools = count(1, 3),
                    .max_nic_pools = count(1, 2),
                    .max_slots = count(4, 8),
@@ -117,13 +119,15 @@ ucred DaemonWorld::accepted() {
   accepting_ = dialled_.front();
   dialled_.pop_front();
   accepting_->is_accepted = true;
-  accepting_->book = ledger_->admit(accepting_->user, accepting_->process);
+  const auto admitted = ledger_->admit(accepting_->user, accepting_->process);
+  accepting_->book = admitted ? *admitted : nullptr;
+  accepting_->refusal = admitted ? Status::kOk : admitted.error().status;
   return {accepting_->process, accepting_->user, 0};
 }
 
 std::shared_ptr<Line> DaemonWorld::connection_begins() {
   auto line = std::move(accepting_);
-  if (line->book == nullptr) fail("gdxd answers more refused clients of a user than it may");
+  if (line->book == nullptr) fail(fmt::format("process {} is admitted beyond its limits", line->process));
   line->begun_ns = stage_.now_ns();
   lines_.push_back(line);
   ++outcome_.connections;
@@ -131,13 +135,21 @@ std::shared_ptr<Line> DaemonWorld::connection_begins() {
   return line;
 }
 
-void DaemonWorld::accept_ends() {
+// gdxd tells a client why it has no place, before it waits for the next.
+void DaemonWorld::refuses(std::span<const std::byte> answer) {
   if (!accepting_) return;
-  if (accepting_->book != nullptr)
-    fail(fmt::format("process {} is turned away though it is within its limits", accepting_->process));
+  const Status told = status_of(answer);
+  if (told != accepting_->refusal || told == Status::kOk)
+    fail(fmt::format("process {} is refused with {} instead of {}", accepting_->process, status_name(told),
+                     status_name(accepting_->refusal)));
+  accepting_->answers.emplace_back(answer.begin(), answer.end());
   accepting_->is_excused = true;
   accepting_.reset();
   ++outcome_.turned_away;
+}
+
+void DaemonWorld::accept_ends() {
+  if (accepting_) fail(fmt::format("process {} is turned away without a word", accepting_->process));
 }
 
 void DaemonWorld::received(Line& line) {
@@ -187,7 +199,7 @@ void DaemonWorld::connection_ends(Line& line) {
   ClientBook& book = *line.book;
   const bool is_stuck = line.stuck_ns != 0 && now_ns - line.stuck_ns >= kAnswerPatienceNs;
   const bool is_late = book.state != ClientBook::State::kOpen && now_ns - line.begun_ns >= kOpenPatienceNs;
-  line.is_excused = line.is_excused || book.kicked || book.refusal || is_stuck || is_late;
+  line.is_excused = line.is_excused || book.kicked || is_stuck || is_late;
   if (!line.is_excused && !line.client_closed)
     fail(fmt::format("gdxd drops process {} without a cause", line.process));
   outcome_.dropped += is_stuck || is_late ? 1 : 0;
@@ -210,7 +222,7 @@ void DaemonWorld::sent(Line& line, std::span<const std::byte> message) {
 
 void DaemonWorld::be_daemon() {
   for (unsigned life = 0; life < daemons_ && clients_left_ != 0; ++life) {
-    ledger_.emplace(limits_, device_memory_bytes());
+    ledger_.emplace(limits_, hca_facts());
     auto server = daemon::Server::listen({.path = path_, .limits = limits_}).take();
     ++outcome_.daemons;
     server_ = serving_ = server.get();
@@ -265,7 +277,7 @@ void DaemonWorld::check() {
 }
 
 DaemonOutcome DaemonWorld::run() {
-  device_memory_bytes();
+  hca_facts();
   const std::string before = belongings();
   stage_.start(Role::kDaemon, [this] { be_daemon(); });
   stage_.start(Role::kClient, [this] { direct(); });

@@ -33,6 +33,7 @@ struct Line {
   pid_t process = 0;
   bool is_accepted = false;
   ClientBook* book = nullptr;                  // while gdxd has not joined its thread
+  Status refusal = Status::kOk;                // of the connection as a whole
   std::deque<Sent> sent;                       // and not received yet
   std::deque<std::vector<std::byte>> answers;  // in the socket, unread
   std::optional<Sent> current;                 // received, and its answer has not left
@@ -74,6 +75,7 @@ class DaemonWorld final : public Observer {
   };
 
   ucred accepted() override;
+  void refuses(std::span<const std::byte> answer) override;
   std::shared_ptr<Line> connection_begins() override;
   void received(Line& line) override;
   void answers(Line& line, std::span<const std::byte> answer) override;

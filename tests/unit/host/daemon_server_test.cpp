@@ -8,6 +8,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
@@ -40,6 +41,11 @@ T must(Result<T> result) {
   return std::move(*result);
 }
 
+// Bytes that a client can fill in the file of its context.
+std::size_t context_bytes(const Hca& hca) {
+  return std::filesystem::file_size(fmt::format("/proc/self/fd/{}", hca.context()->cmd_fd));
+}
+
 // Changes the user or the group of this thread alone, as the kernel does and the C library does not.
 void be(long call, std::uint32_t id) {
   if (::syscall(call, -1, id, -1) != 0) throw std::runtime_error("cannot change the user");
@@ -51,8 +57,8 @@ class DaemonServer : public ::testing::Test {
       : path_(std::filesystem::temp_directory_path() / ("gdxd-server-" + std::to_string(getpid()))) {}
   ~DaemonServer() override { stop(); }
 
-  void start(const Limits& limits = {}) {
-    server_ = must(Server::listen({.path = path_, .mode = 0666, .limits = limits}));
+  void start(const Limits& limits = {}, const IdFiles& ids = {}) {
+    server_ = must(Server::listen({.path = path_, .mode = 0666, .limits = limits, .ids = ids}));
     thread_ = std::thread([this] { EXPECT_TRUE(server_->run()); });
   }
   void stop() {
@@ -137,6 +143,44 @@ TEST_F(DaemonServer, requests_ahead_of_a_users_rate_are_all_answered) {
     ASSERT_TRUE(bootstrap::receive_local(client, deadline_ns)) << i;
 }
 
+// Requests of each are in its socket when gdxd closes it.
+TEST_F(DaemonServer, each_of_many_refused_connections_is_told_why) {
+  Limits limits;
+  limits.max_clients = 1;
+  start(limits);
+  const auto client = opened();
+  std::vector<Descriptor> many;
+  const std::uint64_t deadline_ns = monotonic_ns() + kLongNs;
+  for (std::ptrdiff_t i = 0; i < kOperatorPlaces + 20; ++i) {
+    many.push_back(must(bootstrap::connect_local(path_)));
+    (void)bootstrap::send_local(many.back(), ipc::encode(ipc::Kind::kHello, ipc::Hello{1, 1, 0, "raw"}), {},
+                                deadline_ns);
+  }
+  for (std::size_t i = 0; i < many.size(); ++i) {
+    const auto received = must(bootstrap::receive_local(many[i], deadline_ns));
+    const auto answer = must(ipc::parse_message(received.bytes));
+    EXPECT_EQ(answer.status == Status::kOk, i < kOperatorPlaces) << i;
+    if (answer.status == Status::kOk) continue;
+    EXPECT_THAT(ipc::decode_refusal(answer).message, HasSubstr("gdxd serves 1 clients already"));
+  }
+}
+
+// A descriptor in a queue that nobody reads lives as long as the queue.
+TEST_F(DaemonServer, connection_that_is_sent_into_the_notice_socket_ends_with_its_process) {
+  start();
+  const std::uint64_t deadline_ns = monotonic_ns() + kLongNs;
+  {
+    const Descriptor client = must(bootstrap::connect_local(path_));
+    const auto hello = ipc::encode(ipc::Kind::kHello, ipc::Hello{1, 1, 0, "raw"});
+    ASSERT_TRUE(bootstrap::send_local(client, hello, {}, deadline_ns));
+    const auto answer = must(bootstrap::receive_local(client, deadline_ns));
+    const int own = client.value();
+    const std::byte any{};
+    EXPECT_FALSE(bootstrap::send_local(answer.descriptors.at(0), {&any, 1}, {&own, 1}, deadline_ns));
+  }
+  EXPECT_TRUE(until([&] { return users(0).empty(); }));
+}
+
 // Of each figure as many as of no other.
 TEST_F(DaemonServer, statistics_have_every_figure_of_every_client) {
   start();
@@ -172,8 +216,9 @@ TEST_F(DaemonServer, statistics_have_every_figure_of_every_client) {
   EXPECT_EQ(user["clients"], 3);
   EXPECT_EQ(user["endpoints"], 1);
   EXPECT_EQ(user["regions"], 6);
-  EXPECT_EQ(user["registered_bytes"], 40 * kPage + 300 + request.queue_bytes + (1 << 20));
   const Hca own = must(Hca::open({.in_this_process = true}));
+  EXPECT_EQ(user["registered_bytes"],
+            40 * kPage + 300 + request.queue_bytes + (1 << 20) + context_bytes(own));
   EXPECT_EQ(user["pools"], json::parse(fmt::format(R"([{{"hca": "{}", "memory": "host", "bytes": 1048576,
       "slots": 16, "leased_slots": 0, "bad_returns": 0}}])",
                                                    own.name())));
@@ -231,6 +276,24 @@ TEST_F(DaemonServer, users_are_those_with_programs_and_operators_count_for_none)
   EXPECT_FALSE(server_->draining());
   EXPECT_TRUE(server_->kick(0, getpid()));
   EXPECT_TRUE(until([&] { return users(0).empty(); }));
+}
+
+TEST_F(DaemonServer, ids_of_one_range_are_one_user) {
+  if (geteuid() != 0) GTEST_SKIP() << "SKIPPED: needs root, who can be other users";
+  const IdFiles ids{path_ + ".subuid", "/etc/passwd"};
+  std::ofstream(ids.ranges) << "1001:5000:100\n";
+  Limits limits;
+  limits.max_groups = 2;
+  limits.group.max_clients = 3;
+  start(limits, ids);
+  std::shared_ptr<ipc::Daemon> programs[4];
+  EXPECT_EQ(connect_as(5001, programs[0]), "");
+  EXPECT_EQ(connect_as(5002, programs[1]), "");
+  EXPECT_EQ(connect_as(1001, programs[2]), "");
+  EXPECT_THAT(connect_as(5003, programs[3]), HasSubstr("no more than 3 clients"));
+  EXPECT_EQ(connect_as(1002, programs[3]), "");
+  EXPECT_EQ(users(0), (std::vector<uid_t>{1001, 1002, 5001, 5002}));
+  std::filesystem::remove(ids.ranges);
 }
 
 }  // namespace daemon_server_test

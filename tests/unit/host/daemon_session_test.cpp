@@ -153,6 +153,20 @@ TEST(DaemonSession, opened_hca_is_described_as_it_is) {
   EXPECT_THAT(reason(255), HasSubstr("GID index 255"));
 }
 
+TEST(DaemonSession, pages_that_a_contexts_file_can_take_are_of_the_quota) {
+  std::uint64_t bytes = 0;
+  {
+    LocalClient client;
+    bytes = client.opened().group().registered_bytes.used();
+  }
+  Limits limits;
+  limits.group.max_registered_bytes = bytes - 1;
+  LocalClient client(limits);
+  EXPECT_EQ(client.call(ipc::Hello{1, 1, 0, "it"}), "");
+  EXPECT_THAT(client.call(ipc::OpenHca{{}, -1, 0}), HasSubstr("registered bytes, and 0 are in use"));
+  EXPECT_EQ(client.group().registered_bytes.used(), 0u);
+}
+
 // Words that differ from those of the other kind of endpoint, of the other pool, and of the endpoint before.
 TEST(DaemonSession, figures_are_of_each_endpoints_own_words) {
   LocalClient client;
