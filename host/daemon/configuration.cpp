@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <grp.h>
+#include <pwd.h>
 #include <toml++/toml.h>
 #include <unistd.h>
 
@@ -11,6 +12,7 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <set>
 #include <span>
 #include <sstream>
 #include <utility>
@@ -57,6 +59,20 @@ std::string metrics_address(const std::string& text) {
 }
 
 // Returns the key with another separator and prefix: quota.max as --quota-max.
+// Returns the members that the group's entry lists. Those whose primary group it is stand elsewhere.
+std::set<uid_t> members_of(const std::string& name) {
+  std::set<uid_t> users;
+  std::vector<std::string> names;
+  const group* const found = name.empty() ? nullptr : getgrnam(name.c_str());
+  for (char** member = found != nullptr ? found->gr_mem : nullptr; member != nullptr && *member != nullptr;
+       ++member)
+    names.emplace_back(*member);
+  for (const std::string& one : names) {
+    if (const passwd* const user = getpwnam(one.c_str())) users.insert(user->pw_uid);
+  }
+  return users;
+}
+
 std::string name_of(const std::string& key, std::string_view prefix, char separator) {
   std::string name(prefix);
   for (const char letter : key) {
@@ -84,6 +100,7 @@ Configuration::Configuration() {
       {"socket", &server_.path, "Absolute path of its socket", absolute},
       {"mode", &mode_, "Rights of the socket, octal: who may connect", octal_mode},
       {"group", &group_, "Group of the socket", known_group},
+      {"monitor_group", &monitor_group_, "Group whose listed members see all users' figures", known_group},
       {"hardware", &hardware_, "Never the software HCA", truth},
       {"metrics", &metrics_, "ADDRESS:PORT at which Prometheus finds its metrics", metrics_address},
       {"users", &limits.max_groups, "Users that it serves at once", whole(1, kMostMappings)},
@@ -227,6 +244,7 @@ Result<void> Configuration::read() {
   server_.mode = static_cast<std::uint32_t>(std::strtoul(mode_.c_str(), nullptr, 8));
   if (const group* const found = group_.empty() ? nullptr : getgrnam(group_.c_str()))
     server_.group = found->gr_gid;
+  server_.monitors = members_of(monitor_group_);
   return {};
 }
 

@@ -59,6 +59,7 @@ class Configuration {
   ServerOptions server_;
   std::string mode_ = "0600";
   std::string group_;
+  std::string monitor_group_;
   std::string metrics_;
   bool hardware_ = false;
   std::optional<command_line::Option> file_;

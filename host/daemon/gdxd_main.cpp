@@ -92,7 +92,9 @@ Result<std::unique_ptr<Metrics>> serve_metrics(const std::string& text, Server& 
   if (!address) return nullptr;
   if (!address->loopback)
     log::warn("gdxd's metrics at {} show every user's programs to whoever reaches that address", text);
-  return Metrics::serve(*address, [&server] { return server.statistics(0); });
+  return Metrics::serve(
+      *address, [&server] { return server.statistics(0); },
+      [&server](uid_t user) { return server.sees_all(user); });
 }
 
 Result<void> serve(const Configuration& configuration) {

@@ -134,11 +134,12 @@ class ServedMetrics final : public Metrics {
 }  // namespace
 
 Result<std::unique_ptr<Metrics>> Metrics::serve(const MetricsAddress& address,
-                                                std::function<std::string()> statistics) {
+                                                std::function<std::string()> statistics,
+                                                std::function<bool(uid_t)> admits) {
   const auto page = [statistics = std::move(statistics)] {
     return prometheus::TextSerializer().Serialize(families_of(Json::parse(statistics())));
   };
-  auto listener = MetricsListener::listen(address, page);
+  auto listener = MetricsListener::listen(address, page, std::move(admits));
   if (!listener) {
     return fail(
         Status::kSystem,

@@ -1,6 +1,8 @@
 // Metrics for Prometheus, made of gdxd's statistics at each request for them.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -22,11 +24,12 @@ struct MetricsAddress {
 
 class Metrics {
  public:
-  // Listens, and tells where in one line. `statistics` returns Server::statistics() of all users, and is
-  // called by the thread of the HTTP server until this ends. Errors: kUnsupported (built without
-  // prometheus-cpp), kSystem.
+  // Listens, and tells where in one line. `statistics` returns Server::statistics() of all users, `admits`
+  // whether a user of this host may see them. The thread of the HTTP server calls both until this ends.
+  // Errors: kUnsupported (built without prometheus-cpp), kSystem.
   [[nodiscard]] static Result<std::unique_ptr<Metrics>> serve(const MetricsAddress& address,
-                                                              std::function<std::string()> statistics);
+                                                              std::function<std::string()> statistics,
+                                                              std::function<bool(uid_t)> admits);
   virtual ~Metrics() = default;
 };
 

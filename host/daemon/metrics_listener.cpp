@@ -17,6 +17,7 @@
 
 #include "base/clock.h"
 #include "host/bootstrap/socket.h"
+#include "host/bootstrap/socket_user.h"
 #include "host/daemon/client_log.h"
 
 namespace gdx::daemon {
@@ -33,7 +34,8 @@ bool must_wait(int error) { return error == EAGAIN || error == EWOULDBLOCK || er
 }  // namespace
 
 Result<std::unique_ptr<MetricsListener>> MetricsListener::listen(const MetricsAddress& address,
-                                                                 std::function<std::string()> page) {
+                                                                 std::function<std::string()> page,
+                                                                 std::function<bool(uid_t)> admits) {
   const bool any_port = address.listening.ends_with(":0");
   std::string host = address.host;
   std::erase_if(host, [](char c) { return c == '[' || c == ']'; });
@@ -41,7 +43,7 @@ Result<std::unique_ptr<MetricsListener>> MetricsListener::listen(const MetricsAd
   Descriptor stop = Descriptor::keep(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!stop) return fail(Status::kSystem, fmt::format("no eventfd: {}", std::strerror(errno)));
   std::unique_ptr<MetricsListener> made(
-      new MetricsListener(std::move(listener), std::move(stop), std::move(page)));
+      new MetricsListener(std::move(listener), std::move(stop), std::move(page), std::move(admits)));
   try {
     made->thread_ = std::thread(&MetricsListener::run, made.get());
   } catch (const std::exception& error) {
@@ -104,7 +106,7 @@ bool MetricsListener::serve(Caller& caller) const {
     caller.request.append(part.data(), static_cast<std::size_t>(got));
     if (caller.request.find(kEndOfRequest) == std::string::npos)
       return caller.request.size() < kMaxRequestBytes;
-    caller.unsent = answer_to(caller.request);
+    caller.unsent = answer_to(caller);
   }
   const ssize_t sent =
       ::send(caller.socket.value(), caller.unsent.data(), caller.unsent.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -113,13 +115,22 @@ bool MetricsListener::serve(Caller& caller) const {
   return !caller.unsent.empty();
 }
 
-std::string MetricsListener::answer_to(const std::string& request) const {
-  const bool is_known = request.starts_with("GET /metrics ") || request.starts_with("GET /metrics?");
-  const std::string page = is_known ? page_() : "gdxd tells its metrics at /metrics\n";
+std::string MetricsListener::answer_to(const Caller& caller) const {
+  const bool is_known =
+      caller.request.starts_with("GET /metrics ") || caller.request.starts_with("GET /metrics?");
+  const bootstrap::Holder holder = bootstrap::holder_of_peer(caller.socket);
+  const bool is_admitted = holder.kind == bootstrap::Holder::kOtherHost ||
+                           (holder.kind == bootstrap::Holder::kUser && admits_(holder.user));
+  const std::string page = !is_known      ? "gdxd tells its metrics at /metrics\n"
+                           : !is_admitted ? "gdxd tells its metrics to root, its own user and monitor_group\n"
+                                          : page_();
   return fmt::format(
       "HTTP/1.1 {}\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\nContent-Length: {}\r\n"
       "Connection: close\r\n\r\n{}",
-      is_known ? "200 OK" : "404 Not Found", page.size(), page);
+      !is_known      ? "404 Not Found"
+      : !is_admitted ? "403 Forbidden"
+                     : "200 OK",
+      page.size(), page);
 }
 
 }  // namespace gdx::daemon

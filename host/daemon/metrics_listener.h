@@ -1,7 +1,9 @@
 // HTTP/1.1 of one page, /metrics, on one thread. Whoever reaches the address may call: a caller has some
 // seconds for its request and its answer, and of too many callers the oldest is dropped, because a scraper
-// asks at once.
+// asks at once. Users of this host are told apart; callers of other hosts are not.
 #pragma once
+
+#include <sys/types.h>
 
 #include <cstdint>
 #include <functional>
@@ -17,9 +19,11 @@ namespace gdx::daemon {
 
 class MetricsListener {
  public:
+  // `admits`: whether a user of this host may see the page.
   // Errors: kSystem, kBusy, kInvalidArgument, kNoMemory.
   [[nodiscard]] static Result<std::unique_ptr<MetricsListener>> listen(const MetricsAddress& address,
-                                                                       std::function<std::string()> page);
+                                                                       std::function<std::string()> page,
+                                                                       std::function<bool(uid_t)> admits);
   ~MetricsListener();
   MetricsListener(const MetricsListener&) = delete;
   MetricsListener& operator=(const MetricsListener&) = delete;
@@ -33,17 +37,22 @@ class MetricsListener {
     std::string request;
     std::string unsent;  // of the answer; empty: it is not made yet
   };
-  MetricsListener(Descriptor listener, Descriptor stop, std::function<std::string()> page)
-      : listener_(std::move(listener)), stop_(std::move(stop)), page_(std::move(page)) {}
+  MetricsListener(Descriptor listener, Descriptor stop, std::function<std::string()> page,
+                  std::function<bool(uid_t)> admits)
+      : listener_(std::move(listener)),
+        stop_(std::move(stop)),
+        page_(std::move(page)),
+        admits_(std::move(admits)) {}
   void run();
   void accept_some();
   // Returns whether the caller stays.
   [[nodiscard]] bool serve(Caller& caller) const;
-  [[nodiscard]] std::string answer_to(const std::string& request) const;
+  [[nodiscard]] std::string answer_to(const Caller& caller) const;
 
   Descriptor listener_;
   Descriptor stop_;  // an eventfd
   std::function<std::string()> page_;
+  std::function<bool(uid_t)> admits_;
   std::list<Caller> callers_;  // oldest first
   std::thread thread_;
 };

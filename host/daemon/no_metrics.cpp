@@ -3,7 +3,8 @@
 
 namespace gdx::daemon {
 
-Result<std::unique_ptr<Metrics>> Metrics::serve(const MetricsAddress&, std::function<std::string()>) {
+Result<std::unique_ptr<Metrics>> Metrics::serve(const MetricsAddress&, std::function<std::string()>,
+                                                std::function<bool(uid_t)>) {
   return fail(Status::kUnsupported,
               "--metrics: this gdxd was built without prometheus-cpp: build it where prometheus-cpp-dev is "
               "installed, or leave metrics out");

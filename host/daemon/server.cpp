@@ -14,8 +14,10 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <span>
 #include <system_error>
 #include <utility>
 
@@ -85,7 +87,8 @@ Result<Descriptor> lock_path(const std::string& path) {
               fmt::format("another gdxd listens at {}: end it, or choose another --socket", path));
 }
 
-Json describe_group(Group& group) {
+// `may_see_counters`: whether the counters of an HCA are for who asks.
+Json describe_group(Group& group, const std::function<bool(const Hca&)>& may_see_counters) {
   Json described{{"uid", group.user()},
                  {"clients", group.clients.used()},
                  {"endpoints", group.endpoints.used()},
@@ -103,7 +106,8 @@ Json describe_group(Group& group) {
   Json& hcas = described["hcas"] = Json::array();
   for (const auto& open : group.open_hcas()) {
     Json counters = Json::object();
-    for (const char* const name : kCounters) {
+    for (const char* const name :
+         may_see_counters(open->hca) ? std::span(kCounters) : std::span<const char* const>()) {
       if (const auto value = open->hca.counter(name)) counters[name] = *value;
     }
     hcas.push_back(
@@ -413,13 +417,29 @@ Result<void> Server::drain(uid_t who) {
 std::vector<Server::Hold> Server::hold_sessions(uid_t viewer, pid_t process) {
   std::vector<Hold> held;
   for (Client& client : clients_) {
-    const bool may_see = rules(viewer) || client.user == viewer;
+    const bool may_see = sees_all(viewer) || client.user == viewer;
     if (!may_see || (process != 0 && client.process != process)) continue;
     // A session that ends holds it, maybe for long.
     std::shared_lock use(client.use, std::try_to_lock);
     if (use && client.session && !client.ending.load()) held.push_back({&client, std::move(use)});
   }
   return held;
+}
+
+// Asks the groups outside mutex_, since one may wait for firmware.
+bool Server::may_see_counters(uid_t viewer, const Hca& hca) {
+  if (!hca.is_software() || sees_all(viewer)) return true;
+  std::vector<std::shared_ptr<Group>> others;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [user, weak] : groups_) {
+      if (auto group = weak.lock(); group && user != viewer) others.push_back(std::move(group));
+    }
+  }
+  return std::ranges::none_of(others, [&](const std::shared_ptr<Group>& group) {
+    return std::ranges::any_of(group->open_hcas(),
+                               [&](const auto& open) { return open->hca.name() == hca.name(); });
+  });
 }
 
 // Reads outside mutex_, for which all connections wait: a group or a session may wait for firmware.
@@ -432,13 +452,14 @@ std::string Server::statistics(uid_t viewer) {
     groups.reserve(groups_.size());
     for (const auto& [user, weak] : groups_) {
       auto group = weak.lock();
-      if (group && (rules(viewer) || user == viewer)) groups.push_back(std::move(group));
+      if (group && (sees_all(viewer) || user == viewer)) groups.push_back(std::move(group));
     }
     held = hold_sessions(viewer, 0);
   }
   Json all{{"gdxd_version", GDX_VERSION}, {"draining", draining_.load()}};
   Json& users = all["users"] = Json::array();
-  for (const auto& group : groups) users.push_back(describe_group(*group));
+  for (const auto& group : groups)
+    users.push_back(describe_group(*group, [&](const Hca& hca) { return may_see_counters(viewer, hca); }));
   Json& clients = all["clients"] = Json::array();
   for (auto& [client, use] : held) {
     clients.push_back(describe_client(client->process, client->user, client->session->figures()));

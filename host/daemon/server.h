@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <shared_mutex>
 #include <string>
 #include <thread>
@@ -29,6 +30,7 @@ struct ServerOptions {
   std::int64_t group = -1;    // its group id; -1: that of the process
   Limits limits = {};
   IdFiles ids = {};
+  std::set<uid_t> monitors = {};  // users that see what root sees, and end nothing
 };
 
 class Server final : public Operator {
@@ -52,6 +54,9 @@ class Server final : public Operator {
   [[nodiscard]] Result<void> kick(uid_t who, pid_t process) override;
   [[nodiscard]] Result<void> drain(uid_t who) override;
   [[nodiscard]] bool draining() const override { return draining_.load(); }
+  [[nodiscard]] bool may_see_counters(uid_t viewer, const Hca& hca) override;
+  // Returns whether `user` sees the figures of all users.
+  [[nodiscard]] bool sees_all(uid_t user) const { return rules(user) || options_.monitors.contains(user); }
 
  private:
   enum class Place : std::uint8_t { kClient, kOperator };

@@ -267,6 +267,11 @@ Result<Answer> Session::act_on(const ipc::Parsed& message, Files& files) {
       return with<ipc::ConnectEndpoint>(message, [&](const auto& it) { return connect_endpoint(it); });
     case Kind::kReadCounter:
       return with<ipc::ReadCounter>(message, [&](const auto& it) -> Result<Answer> {
+        if (operator_ != nullptr && !operator_->may_see_counters(group_->user(), hca_->hca))
+          return fail(Status::kUnsupported,
+                      fmt::format("other users' packets count on {} of gdxd, too: root, gdxd's own user and "
+                                  "monitor_group read its counters, by gdx stat",
+                                  hca_->hca.name()));
         const auto value = GDX_TRY(hca_->hca.counter(ipc::text_of(it.name)));
         return answer_of(message.kind, ipc::CounterAnswer{value});
       });

@@ -77,6 +77,10 @@ class Operator {
   [[nodiscard]] virtual Result<void> kick(uid_t who, pid_t process) = 0;
   [[nodiscard]] virtual Result<void> drain(uid_t who) = 0;
   [[nodiscard]] virtual bool draining() const = 0;
+  // Returns whether `viewer` may read the counters of `hca`. Those of a software HCA count what others'
+  // packets do, from which a forger would learn how near a guess came. So users read them while no other user
+  // has that HCA open.
+  [[nodiscard]] virtual bool may_see_counters(uid_t viewer, const Hca& hca) = 0;
 };
 
 // Threads: answer() and is_open() by one thread; figures(), flights() and tell() by any.

@@ -153,7 +153,7 @@ case $case_name in
     unset GDXD_QUOTA_SLOTS GDXD_QUOTA_ENDPOINTS
     # Defaults, then each number at both ends of its range and beyond them, by flag and by variable.
     GDXD_CONFIG=/dev/null run 100 "$gdxd" --print-config
-    [ "$(sed "s|^socket = '/.*'|socket|; s/  # default$//" "$out" | tr '\n' ' ')" = "socket mode = '0600' group = '' hardware = false \
+    [ "$(sed "s|^socket = '/.*'|socket|; s/  # default$//" "$out" | tr '\n' ' ')" = "socket mode = '0600' group = '' monitor_group = '' hardware = false \
 metrics = '' users = 16 clients = 1024 pools = 1  [quota] clients = 256 endpoints = 1024 regions = 1536 registered_bytes = 17179869184 \
 pools = 32 nic_pools = 1 slots = 65536 requests_per_s = 20000 " ] || fail 'not these defaults'
     while read -r key least most; do
@@ -266,6 +266,13 @@ RANGES
       exec {half}<>"/dev/tcp/127.0.0.1/$port"
       printf 'GET /met' >&"$half"
     done
+    if [ "$(id -u)" -eq 0 ]; then  # who can be another user
+      run 100 setpriv --reuid 65534 --clear-groups bash -c \
+        "exec {caller}<>/dev/tcp/127.0.0.1/$port; printf 'GET /metrics HTTP/1.1\r\n\r\n' >&\$caller; cat <&\$caller"
+      expect '^HTTP/1.1 403 Forbidden'
+    else
+      echo 'SKIPPED: needs root: what another user gets of the metrics'
+    fi
     run 100 "$(dirname "$0")/scrape.py" "$(sed -n 's/^gdxd.s metrics are at //p' "$folder/log")" "$gdx" stat --json
     # shellcheck disable=SC2086
     kill -KILL $ranks

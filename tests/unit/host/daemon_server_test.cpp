@@ -11,6 +11,7 @@
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -57,8 +58,9 @@ class DaemonServer : public ::testing::Test {
       : path_(std::filesystem::temp_directory_path() / ("gdxd-server-" + std::to_string(getpid()))) {}
   ~DaemonServer() override { stop(); }
 
-  void start(const Limits& limits = {}, const IdFiles& ids = {}) {
-    server_ = must(Server::listen({.path = path_, .mode = 0666, .limits = limits, .ids = ids}));
+  void start(const Limits& limits = {}, const IdFiles& ids = {}, const std::set<uid_t>& monitors = {}) {
+    server_ = must(
+        Server::listen({.path = path_, .mode = 0666, .limits = limits, .ids = ids, .monitors = monitors}));
     thread_ = std::thread([this] { EXPECT_TRUE(server_->run()); });
   }
   void stop() {
@@ -241,6 +243,35 @@ TEST_F(DaemonServer, statistics_have_every_figure_of_every_client) {
                 {{{0}, "hca": "{1}", "regions": 1, "registered_bytes": 300, "endpoints": []}},
                 {{{0}, "hca": "", "regions": 0, "registered_bytes": 0, "endpoints": []}}])",
                 common, own.name(), 40 * kPage, made.answer.qpn)));
+}
+
+// Counters of an HCA tell a forger of packets how near a guess of a neighbour's numbers came.
+TEST_F(DaemonServer, counters_are_a_users_until_another_has_the_hca_and_always_roots_and_a_monitors) {
+  if (geteuid() != 0) GTEST_SKIP() << "SKIPPED: needs root, who can be other users";
+  constexpr uid_t kMonitor = 1003;
+  start({}, {}, {kMonitor});
+  std::shared_ptr<ipc::Daemon> attacker;
+  std::shared_ptr<ipc::Daemon> victim;
+  ipc::ReadCounter wanted{};
+  ipc::set_text(wanted.name, "duplicate_request");
+  const auto readable = [&] { return attacker->call<ipc::CounterAnswer>(wanted).has_value(); };
+  const auto counters = [&](uid_t viewer) {
+    std::size_t shown = 0;
+    const json statistics = told(viewer);
+    for (const json& user : statistics["users"]) shown += user["hcas"][0]["counters"].empty() ? 0 : 1;
+    return shown;
+  };
+  ASSERT_EQ(connect_as(1001, attacker), "");
+  EXPECT_TRUE(readable());
+  EXPECT_EQ(counters(1001), 1u);
+  ASSERT_EQ(connect_as(1002, victim), "");
+  EXPECT_FALSE(readable());
+  EXPECT_EQ(counters(1001), 0u);
+  EXPECT_EQ(counters(1002), 0u);
+  EXPECT_EQ(counters(0), 2u);
+  EXPECT_EQ(counters(kMonitor), 2u);
+  victim.reset();
+  EXPECT_TRUE(until(readable));
 }
 
 TEST_F(DaemonServer, users_are_those_with_programs_and_operators_count_for_none) {
