@@ -73,9 +73,10 @@ inline std::string counters_text(const softhca::HcaCounters& now, const softhca:
       "packets_sent packets_received retransmitted timeouts tail_resends naks_received out_of_sequence "
       "duplicates rnr_naks_received credit_waits credit_probes credit_updates naks_sent naks_withheld "
       "key_faults qkey_violations out_of_buffer wire_sent wire_received lost corrupted marked icrc_errors "
-      "send_errors shared_memory_sent socket_drops record_reads wqe_reads receive_wqe_reads payload_reads "
-      "payload_writes blueflame_wqes blueflame_torn window_waits markers grants doorbells bad_doorbells wqes "
-      "cqes staging_sends staging_violations marked_packets cnps_sent cnps_heeded dropped_packets";
+      "send_errors shared_memory_sent socket_drops forged_drops record_reads wqe_reads receive_wqe_reads "
+      "payload_reads payload_writes blueflame_wqes blueflame_torn window_waits markers grants doorbells "
+      "bad_doorbells wqes cqes staging_sends staging_violations marked_packets cnps_sent cnps_heeded "
+      "dropped_packets";
   using Words = std::array<std::uint64_t, sizeof now / sizeof(std::uint64_t)>;
   const auto words = std::bit_cast<Words>(now);
   const auto words_before = std::bit_cast<Words>(before);

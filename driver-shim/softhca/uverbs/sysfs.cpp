@@ -279,6 +279,7 @@ std::vector<std::pair<const char*, std::uint64_t>> all_counter_values(const HcaC
           {"hw_counters/softhca_window_markers", counters.window.markers},
           {"hw_counters/softhca_window_grants", counters.window.grants},
           {"hw_counters/softhca_socket_drops", counters.wire.socket_drops},
+          {"hw_counters/softhca_forged_drops", counters.wire.forged_drops},
           {"hw_counters/softhca_send_errors", counters.wire.send_errors},
           {"hw_counters/np_ecn_marked_roce_packets", counters.marked_packets},
           {"hw_counters/np_cnp_sent", counters.notifications_sent},

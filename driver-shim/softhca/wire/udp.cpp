@@ -96,6 +96,11 @@ std::optional<roce::Ecn> ecn_of(const cmsghdr& control) {
   return static_cast<roce::Ecn>(traffic_class & roce::kEcnMask);
 }
 
+bool is_loopback(const Address& address) {
+  constexpr std::uint32_t kLoopback8 = 127;
+  return address.is_ipv4() && address.ipv4_host_order() >> 24 == kLoopback8;
+}
+
 std::size_t granted_bytes(const Descriptor& socket) {
   int bytes = 0;
   socklen_t length = sizeof bytes;
@@ -114,13 +119,14 @@ class UdpWire final : public Wire {
         socket_bytes_(granted_bytes(socket_)),
         arena_(kArenaBytes),
         loops_(!config.own_through_socket),
+        foreign_on_loopback_(config.foreign_on_loopback),
         loop_(socket_bytes_) {
     runs_.reserve(kMaxRuns);
     const int off = 0;
     gso_ = setsockopt(socket_.value(), SOL_UDP, UDP_SEGMENT, &off, sizeof off) == 0;
     set_gro(true);
     set_ecn();
-    look_for_ip_ids(config.ip_ids_on_loopback);
+    look_for_ip_ids(config.foreign_on_loopback);
   }
   ~UdpWire() override { flush(); }
   UdpWire(const UdpWire&) = delete;
@@ -162,6 +168,7 @@ class UdpWire final : public Wire {
   void look_for_ip_ids(bool on_loopback);
   bool refill();
   void take_looped();
+  [[nodiscard]] bool is_forged(const Endpoint& from) const;
   bool read_socket();
   std::optional<std::uint16_t> verified_ip_id(const Endpoint& from, std::uint16_t place,
                                               std::span<const std::byte> datagram);
@@ -209,7 +216,8 @@ class UdpWire final : public Wire {
     std::size_t segment_bytes = 0;
     roce::Ecn ecn = roce::Ecn::kNotCapable;  // of all of it: the kernel joins only what agrees in this
     const std::byte* bytes = nullptr;
-    bool bare = false;  // see Run
+    bool bare = false;    // see Run
+    bool forged = false;  // not from where it says
   };
   std::array<Arrival, kReceiveMessages> arrivals_;
   bool drained_ = false;
@@ -218,6 +226,7 @@ class UdpWire final : public Wire {
   std::size_t arrival_offset_ = 0;  // bytes of it that are delivered
 
   bool loops_;  // packets to the own address go through loop_
+  bool foreign_on_loopback_;
   Loop loop_;
   bool loop_had_turn_ = false;  // the newest message came from it
   // The next run into it must make the socket readable. Stays while others receive, because a thread may
@@ -379,8 +388,7 @@ void UdpWire::set_ecn() {
 }
 
 void UdpWire::look_for_ip_ids(bool on_loopback) {
-  constexpr std::uint32_t kLoopback8 = 127;
-  if (!local_.is_ipv4() || (local_.ipv4_host_order() >> 24 == kLoopback8 && !on_loopback)) return;
+  if (!local_.is_ipv4() || (is_loopback(local_) && !on_loopback)) return;
   Result<IpIdReader> reader = IpIdReader::open(local_);
   if (reader) {
     ip_ids_ = std::move(*reader);
@@ -441,6 +449,14 @@ void UdpWire::take_looped() {
   loop_had_turn_ = true;
 }
 
+// Returns whether a datagram of the socket cannot be from the address that it names. Own packets go through
+// memory, and peers on 127.0.0.0/8 are software HCAs, which send from the RoCE port. False proves nothing:
+// who holds that port of another address there may name this one (IP_PKTINFO).
+bool UdpWire::is_forged(const Endpoint& from) const {
+  if (loops(from.address)) return true;
+  return from.port != roce::kUdpPort && is_loopback(from.address) && !foreign_on_loopback_;
+}
+
 bool UdpWire::read_socket() {
   auto& [messages, vectors, names, controls, buffer] = batch_;
   int n = 0;
@@ -463,6 +479,7 @@ bool UdpWire::read_socket() {
     arrival.ecn = roce::Ecn::kNotCapable;
     arrival.bytes = buffer.data() + i * kReceiveBytes;
     arrival.bare = false;
+    arrival.forged = is_forged(arrival.from);
     msghdr& header = messages[i].msg_hdr;
     for (cmsghdr* control = CMSG_FIRSTHDR(&header); control != nullptr;
          control = CMSG_NXTHDR(&header, control)) {
@@ -516,7 +533,7 @@ std::optional<std::uint16_t> UdpWire::verified_ip_id(const Endpoint& from, std::
   return seen;
 }
 
-// Delivers what is left of the current message. Packets that fail the ICRC count against the budget.
+// Delivers what is left of the current message. Dropped packets count against the budget.
 std::size_t UdpWire::deliver_message(std::size_t max_packets, const Sink& sink) {
   const Arrival& arrival = arrivals_[arrival_];
   std::size_t taken = 0;
@@ -527,11 +544,15 @@ std::size_t UdpWire::deliver_message(std::size_t max_packets, const Sink& sink) 
     arrival_offset_ += length;
     ++taken;
     const std::optional<std::uint16_t> ip_id =
-        arrival.bare ? place : verified_ip_id(arrival.from, place, datagram);
+        arrival.bare || arrival.forged ? place : verified_ip_id(arrival.from, place, datagram);
     if (pcap_) {
       const Endpoint& from = arrival.from;
       pcap_->record(unix_time_ns(), {from.address, local_, from.port, ip_id.value_or(place), arrival.ecn},
                     datagram);
+    }
+    if (arrival.forged) {
+      ++counters_.forged_drops;
+      continue;
     }
     if (!ip_id) {
       ++counters_.icrc_errors;

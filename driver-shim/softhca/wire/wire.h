@@ -56,6 +56,7 @@ struct WireCounters {
   std::uint64_t send_errors = 0;  // the kernel refused the datagram, or a ring or the loop was full: lost
   std::uint64_t shared_memory_sent = 0;  // of packets_sent, those that took shared memory
   std::uint64_t socket_drops = 0;        // arrivals for which the UDP socket had no room
+  std::uint64_t forged_drops = 0;        // arrivals that cannot be from the address that they name: dropped
 };
 
 inline constexpr std::size_t kMaxPacketBytes = 4096 + 64;
@@ -113,8 +114,9 @@ struct UdpConfig {
   std::string pcap_path;                        // empty: none
   std::size_t receive_buffer_bytes = 16 << 20;  // requested; the kernel doubles it, or grants less
   FaultConfig faults;
-  // Reads ids on 127.0.0.0/8 too, for tests. Peers there are software HCAs, whose ids can be guessed.
-  bool ip_ids_on_loopback = false;
+  // Serves peers of another make on 127.0.0.0/8 too, for tests: reads their ids, and accepts any port of
+  // theirs. Without it peers there are software HCAs, whose ids can be guessed.
+  bool foreign_on_loopback = false;
   // Sends packets to the own address through the socket, too, for tests of IPv6: its loopback has one
   // address.
   bool own_through_socket = false;

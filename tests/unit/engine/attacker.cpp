@@ -3,8 +3,8 @@
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <unistd.h>
 
-#include <array>
 #include <cstring>
 
 #include "driver-shim/softhca/wire/icrc_check.h"
@@ -12,23 +12,47 @@
 
 namespace gdx::softhca::test {
 
-Attacker::Attacker(const wire::Address& source)
+Attacker::Attacker(const wire::Address& source, Port port)
     : source_(source), socket_(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)) {
   const int discover = IP_PMTUDISC_DO;
   EXPECT_EQ(setsockopt(socket_.value(), IPPROTO_IP, IP_MTU_DISCOVER, &discover, sizeof discover), 0);
+  constexpr std::uint32_t kFirst = 0x7f4e0001;  // no HCA takes these
+  constexpr std::uint32_t kPlaces = 0xfffd;
+  const auto start = static_cast<std::uint32_t>(getpid());
   sockaddr_storage name;
-  socklen_t length = wire::to_sockaddr(source, 0, name);
-  reinterpret_cast<sockaddr_in&>(name).sin_port = 0;
-  EXPECT_EQ(::bind(socket_.value(), reinterpret_cast<sockaddr*>(&name), length), 0);
+  socklen_t length = 0;
+  int refused = -1;
+  for (std::uint32_t i = 0; refused != 0 && i < kPlaces; ++i) {
+    const bool roce = port == Port::kRoce;
+    length = wire::to_sockaddr(roce ? wire::Address::ipv4(kFirst + (start + i) % kPlaces) : source, 0, name);
+    if (!roce) reinterpret_cast<sockaddr_in&>(name).sin_port = 0;
+    refused = ::bind(socket_.value(), reinterpret_cast<sockaddr*>(&name), length);
+  }
+  EXPECT_EQ(refused, 0) << std::strerror(errno);
   EXPECT_EQ(::getsockname(socket_.value(), reinterpret_cast<sockaddr*>(&name), &length), 0);
   source_port_ = ntohs(reinterpret_cast<sockaddr_in&>(name).sin_port);
 }
 
 void Attacker::send_raw(const wire::Address& destination, std::span<const std::byte> bytes) {
   sockaddr_storage name;
-  const socklen_t length = wire::to_sockaddr(destination, 0, name);
+  iovec whole{const_cast<std::byte*>(bytes.data()), bytes.size()};
+  msghdr message{};
+  message.msg_name = &name;
+  message.msg_namelen = wire::to_sockaddr(destination, 0, name);
+  message.msg_iov = &whole;
+  message.msg_iovlen = 1;
+  alignas(cmsghdr) std::byte control[CMSG_SPACE(sizeof(in_pktinfo))]{};
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  cmsghdr* const header = CMSG_FIRSTHDR(&message);
+  header->cmsg_level = IPPROTO_IP;
+  header->cmsg_type = IP_PKTINFO;
+  header->cmsg_len = CMSG_LEN(sizeof(in_pktinfo));
+  in_pktinfo from{};
+  from.ipi_spec_dst.s_addr = htonl(source_.ipv4_host_order());
+  std::memcpy(CMSG_DATA(header), &from, sizeof from);
   // A full buffer on the way is a packet that the network lost.
-  (void)::sendto(socket_.value(), bytes.data(), bytes.size(), 0, reinterpret_cast<sockaddr*>(&name), length);
+  (void)::sendmsg(socket_.value(), &message, 0);
 }
 
 void Attacker::send(const wire::Address& destination, const roce::Headers& headers,

@@ -1,5 +1,5 @@
-// Somebody else on the network: forges RoCE v2 packets with a right ICRC. On loopback a second socket on a
-// victim's own address, on another port, is enough to be taken for it; the network demands no more.
+// Another user of the machine: forges RoCE v2 packets with a right ICRC under any address of the loopback
+// network, with no right but that to open UDP sockets.
 #pragma once
 
 #include <cstddef>
@@ -14,8 +14,12 @@ namespace gdx::softhca::test {
 
 class Attacker {
  public:
+  enum class Port {
+    kRoce,   // held at an address that no HCA has; packets name `source` by IP_PKTINFO
+    kOther,  // of `source` itself, whose RoCE port an HCA holds
+  };
   // Sends as `source`: an address of its own, or a victim's.
-  explicit Attacker(const wire::Address& source);
+  explicit Attacker(const wire::Address& source, Port port = Port::kRoce);
 
   void send(const wire::Address& destination, const roce::Headers& headers,
             std::span<const std::byte> payload = {});

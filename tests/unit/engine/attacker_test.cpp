@@ -101,6 +101,43 @@ TEST_F(UnderAttack, stranger_who_knows_everything_is_not_heard) {
   EXPECT_EQ(counters(a).transport.rnr_naks_received, 0u);
 }
 
+// Knows every number, and lacks the port that the kernel gives to one socket of an address.
+TEST_F(UnderAttack, packets_from_another_port_of_the_peers_address_are_dropped) {
+  Attacker as_a(a.hca->address(), Attacker::Port::kOther);
+  Attacker as_b(b.hca->address(), Attacker::Port::kOther);
+  transfer_during([&] {
+    for (std::uint32_t i = 0; i < kForgeries / 4; ++i) {
+      as_a.send(b.hca->address(), forged_write(kFirstPsn + i % 20, b.mkey), payload);
+      roce::Headers nak = forge(Opcode::kRcAcknowledge, a.qpn, kFirstPsn);
+      nak.aeth.syndrome = roce::kNakRemoteAccess;
+      as_b.send(a.hca->address(), nak);
+    }
+  });
+  step();
+  EXPECT_EQ(counters(b).wire.forged_drops, kForgeries / 4);
+  EXPECT_EQ(counters(a).wire.forged_drops, kForgeries / 4);
+  EXPECT_EQ(counters(a).transport.naks_received, 0u);
+}
+
+// Own packets never come by the socket, whatever port they name.
+TEST(OwnAddress, packets_by_the_socket_are_dropped) {
+  Node node;
+  node.connect(node);
+  Attacker spoofer(node.hca->address());
+  const std::array<std::byte, 8> payload{std::byte{0x66}};
+  roce::Headers write = forge(Opcode::kRcWriteOnly, node.qpn, kFirstPsn);
+  write.reth = {node.remote(kForbidden).address, node.mkey, payload.size()};
+  spoofer.send(node.hca->address(), write, payload);
+  for (int i = 0; i < 20; ++i) node.hca->progress();
+  EXPECT_EQ(node.memory[kForbidden], std::byte{0});
+  EXPECT_EQ(node.hca->counters().wire.forged_drops, 1u);
+  node.post_write(node.local(kSource, 8), node.remote(kTarget));
+  node.ring();
+  const std::optional<Polled> polled = await_alone(node);
+  ASSERT_TRUE(polled);
+  EXPECT_EQ(polled->syndrome, Syndrome::kNone);
+}
+
 TEST_F(UnderAttack, keys_guessed_under_the_peers_address_miss_the_psn_and_draw_few_answers) {
   Attacker spoofer(a.hca->address());
   std::mt19937 random(11);

@@ -107,7 +107,8 @@ class CountingPeer : public testing::Test {
     raw_ = Descriptor(::socket(AF_INET, SOCK_RAW | SOCK_CLOEXEC, IPPROTO_RAW));
     if (raw_.value() < 0)
       GTEST_SKIP() << "no raw socket (" << std::strerror(errno) << "): run it as root or with CAP_NET_RAW";
-    auto wire = open_udp(UdpConfig{.address = {}, .pcap_path = {}, .faults = {}, .ip_ids_on_loopback = true});
+    auto wire =
+        open_udp(UdpConfig{.address = {}, .pcap_path = {}, .faults = {}, .foreign_on_loopback = true});
     ASSERT_TRUE(wire) << wire.error().message;
     wire_ = std::move(*wire);
   }
