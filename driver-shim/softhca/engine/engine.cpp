@@ -65,6 +65,15 @@ bool loses(const DoorbellWrite& ring, std::uint32_t& first_qpn, std::uint64_t& n
   }
 }
 
+SipKey drawn_key(const Random& random) {
+  SipKey key{};
+  for (std::uint64_t& word : key) {
+    word = random();
+    word = word << 32 | random();
+  }
+  return key;
+}
+
 std::uint64_t link_burst_bytes(double rate_gbps) {
   return kLinkBurstBytes + static_cast<std::uint64_t>(rate_gbps * kLinkBurstNs / kBitsPerByte);
 }
@@ -85,7 +94,7 @@ Engine::Engine(const HcaConfig& config, std::unique_ptr<wire::Wire> wire, std::b
              .arrivals = {}},
       random_(std::move(random)),
       clock_(std::move(clock)),
-      next_number_(random_() & roce::kQpnMask),
+      numbers_(drawn_key(random_)),
       spoils_(config.udp.faults.seed),
       scheduler_(turn_bytes(config.rate_gbps, config.quantum_bytes, config.mtu_bytes)),
       link_(config.rate_gbps, link_burst_bytes(config.rate_gbps)) {}

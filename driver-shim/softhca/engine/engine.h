@@ -16,6 +16,7 @@
 #include "driver-shim/softhca/engine/hca.h"
 #include "driver-shim/softhca/engine/link_clock.h"
 #include "driver-shim/softhca/engine/queue_pair.h"
+#include "driver-shim/softhca/engine/scattered_numbers.h"
 
 namespace gdx::softhca {
 
@@ -23,7 +24,7 @@ using Clock = std::function<std::uint64_t()>;
 
 class Engine : public Hca {
  public:
-  // `random` returns 32 bits a call, for keys and the first number. `clock` returns the time in ns, never
+  // `random` returns 32 bits a call, for keys and numbers. `clock` returns the time in ns, never
   // backwards.
   Engine(const HcaConfig& config, std::unique_ptr<wire::Wire> wire, std::byte* device_memory, Random random,
          Clock clock = monotonic_ns);
@@ -92,10 +93,10 @@ class Engine : public Hca {
     std::vector<std::byte> datagram;
   };
 
-  // Returns a number not in `table`, of the bits in `mask`, from `next` on. The caller refuses a full table.
-  template <typename Table>
-  static std::uint32_t free_number(const Table& table, std::uint32_t& next, std::uint32_t mask);
-  // Returns a number of 24 bits.
+  // Returns the next number that `draw` gives and `table` has not. The caller refuses a full table.
+  template <typename Table, typename Draw>
+  static std::uint32_t free_number(const Table& table, Draw draw);
+  // Returns a number of 24 bits that tells nothing of the others.
   template <typename Table>
   std::uint32_t free_number(const Table& table);
   [[nodiscard]] Errno check(const QueuePairSpec& spec) const;
@@ -121,7 +122,7 @@ class Engine : public Hca {
   Random random_;
   Clock clock_;
   std::atomic<std::uint64_t> wire_checked_ns_{0};
-  std::uint32_t next_number_;
+  ScatteredNumbers numbers_;
   std::uint32_t next_uar_ = 0;
   std::unordered_set<std::uint32_t> pds_;
   std::unordered_map<std::uint32_t, Uar> uars_;

@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::uint32_t kMaxQueueEntries = 1u << 15;  // the counters have 16 bits: twice that is ambiguous
 constexpr std::uint32_t kMaxLogCqEntries = 22;        // the consumer index has 24 bits
-constexpr std::uint32_t kSpecialNumbers = 2;          // 0 and 1: QP 0 and QP 1
+constexpr std::uint32_t kSpecialNumbers = 2;  // 0 and 1: QP 0 and QP 1; the last of 24 bits is of multicast
 // Largest UAR number. libmlx5 reads more than 16 bits as a kernel with MLX5_IB_ATTR_CREATE_CQ_UAR_INDEX.
 constexpr std::uint32_t kUarMask = 0xffff;
 constexpr std::size_t kMaxUars = kUarMask + 1 - kSpecialNumbers;
@@ -31,18 +31,18 @@ bool is_receive_ring(const std::byte* ring, std::uint32_t entries, std::uint32_t
 
 }  // namespace
 
-template <typename Table>
-std::uint32_t Engine::free_number(const Table& table, std::uint32_t& next, std::uint32_t mask) {
-  assert(table.size() + kSpecialNumbers <= mask);
+template <typename Table, typename Draw>
+std::uint32_t Engine::free_number(const Table& table, Draw draw) {
   for (;;) {
-    const std::uint32_t number = next++ & mask;
-    if (number >= kSpecialNumbers && !table.contains(number)) return number;
+    const std::uint32_t number = draw();
+    if (number >= kSpecialNumbers && number != roce::kQpnMask && !table.contains(number)) return number;
   }
 }
 
 template <typename Table>
 std::uint32_t Engine::free_number(const Table& table) {
-  return free_number(table, next_number_, roce::kQpnMask);
+  assert(table.size() + kSpecialNumbers < roce::kQpnMask);
+  return free_number(table, [this] { return numbers_.next(); });
 }
 
 ErrnoOr<std::uint32_t> Engine::alloc_pd() {
@@ -126,7 +126,7 @@ ErrnoOr<std::uint32_t> Engine::add_uar(const UarSpec& spec) {
   const std::scoped_lock lock(mutex_);
   if (spec.page == nullptr || !is_aligned(spec.page, sizeof(std::uint64_t))) return refuse(EINVAL);
   if (uars_.size() == kMaxUars) return refuse(ENOMEM);
-  const std::uint32_t number = free_number(uars_, next_uar_, kUarMask);
+  const std::uint32_t number = free_number(uars_, [this] { return next_uar_++ & kUarMask; });
   uars_[number].page = spec.page;
   return number;
 }
