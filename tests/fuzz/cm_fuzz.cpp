@@ -1,6 +1,7 @@
 // Connection management datagrams from a hostile peer, between the calls of an honest user.
 #include <algorithm>
 #include <map>
+#include <random>
 #include <vector>
 
 #include "driver-shim/softhca/cm/agent.h"
@@ -66,7 +67,7 @@ class Run {
   static AgentConfig config() {
     AgentConfig config;
     config.address = host(1);
-    config.seed = 3;
+    config.random = [bits = std::mt19937(3)]() mutable { return static_cast<std::uint32_t>(bits()); };
     return config;
   }
 

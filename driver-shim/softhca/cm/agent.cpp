@@ -43,7 +43,7 @@ std::optional<Refusal> refusal_of(const gdx::cm::Path& path, const AgentConfig& 
 
 }  // namespace
 
-Agent::Agent(const AgentConfig& config, Port& port) : config_(config), port_(port), random_(config.seed) {}
+Agent::Agent(const AgentConfig& config, Port& port) : config_(config), port_(port) {}
 
 bool Agent::listen(std::uint64_t service_id, std::uint64_t token, std::uint32_t backlog) {
   return listeners_.emplace(service_id, Listener{token, backlog}).second;
@@ -53,10 +53,11 @@ void Agent::stop_listening(std::uint64_t service_id) { listeners_.erase(service_
 
 Connection& Agent::make(const wire::Address& remote) {
   std::uint32_t id = 0;
-  while (id == 0 || connections_.contains(id)) id = static_cast<std::uint32_t>(random_());
+  while (id == 0 || connections_.contains(id)) id = config_.random();
+  const std::uint64_t half = config_.random();
   const Connection::Identity identity{.id = id,
-                                      .transaction_id = random_(),
-                                      .starting_psn = static_cast<std::uint32_t>(random_()) & roce::kPsnMask};
+                                      .transaction_id = half << 32 | config_.random(),
+                                      .starting_psn = config_.random() & roce::kPsnMask};
   auto made = std::make_unique<Connection>(identity, remote, config_.timing, port_);
   return *connections_.emplace(id, std::move(made)).first->second;
 }

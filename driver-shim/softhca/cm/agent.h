@@ -4,9 +4,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
-#include <random>
 #include <span>
 
 #include "driver-shim/softhca/cm/connection.h"
@@ -20,7 +20,8 @@ struct AgentConfig {
   std::uint16_t lid = 0;
   gdx::cm::Gid gid{};
   std::uint8_t max_path_mtu = 5;  // enum ib_mtu
-  std::uint64_t seed = 0;
+  // Returns 32 bits a call, for ids and first PSNs: bits that a peer cannot compute from those that it got.
+  std::function<std::uint32_t()> random = {};
   Timing timing;
 };
 
@@ -79,7 +80,6 @@ class Agent {
 
   const AgentConfig config_;
   Port& port_;
-  std::mt19937_64 random_;
   std::map<std::uint64_t, Listener> listeners_;
   std::map<std::uint32_t, std::unique_ptr<Connection>> connections_;
 };

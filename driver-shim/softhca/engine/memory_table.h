@@ -14,9 +14,6 @@
 
 namespace gdx::softhca {
 
-// Source of 32 random bits a call.
-using Random = std::function<std::uint32_t()>;
-
 // User of a key: a queue pair and its domain.
 struct KeyUser {
   std::uint32_t pd = 0;

@@ -28,6 +28,10 @@ Result<HcaConfig> with_mtu_of(const wire::Wire& wire, HcaConfig config) {
 
 }  // namespace
 
+Random system_random() {
+  return [entropy = std::make_shared<std::random_device>()] { return (*entropy)(); };
+}
+
 Result<std::unique_ptr<Hca>> open_hca(const HcaConfig& wanted, std::byte* device_memory) {
   const bool is_mtu =
       std::has_single_bit(wanted.mtu_bytes) && wanted.mtu_bytes >= 256 && wanted.mtu_bytes <= 4096;
@@ -42,10 +46,7 @@ Result<std::unique_ptr<Hca>> open_hca(const HcaConfig& wanted, std::byte* device
   if (!wire) return tl::unexpected<Error>(wire.error());
   Result<HcaConfig> config = with_mtu_of(**wire, wanted);
   if (!config) return tl::unexpected<Error>(config.error());
-  // Uses no seeded generator, because a peer could derive other keys from some keys.
-  const auto entropy = std::make_shared<std::random_device>();
-  return std::make_unique<Engine>(*config, std::move(*wire), device_memory,
-                                  [entropy] { return (*entropy)(); });
+  return std::make_unique<Engine>(*config, std::move(*wire), device_memory, system_random());
 }
 
 }  // namespace gdx::softhca

@@ -15,7 +15,6 @@
 #include <cstring>
 #include <exception>
 #include <new>
-#include <random>
 #include <thread>
 #include <utility>
 
@@ -143,8 +142,7 @@ Result<std::unique_ptr<Device::Parts>> Device::make_parts() {
   }
   parts->tree = GDX_TRY(SysfsTree::create(hcas));
   parts->inventory = std::make_unique<InventoryFile>(parts->tree->root());
-  std::random_device entropy;
-  parts->connections = std::make_unique<RdmaCm>(hcas, entropy());
+  parts->connections = std::make_unique<RdmaCm>(hcas, system_random());
   for (std::size_t i = 0; i < hcas.size(); ++i) {
     parts->threads.push_back(std::make_unique<EngineThread>(
         *hcas[i], driven_at_ns_, [this] { run_housekeeping(); },

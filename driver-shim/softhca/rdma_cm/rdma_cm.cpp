@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <bit>
 #include <cerrno>
+#include <utility>
 
 #include "base/clock.h"
 #include "driver-shim/softhca/uverbs/user_memory.h"
@@ -26,7 +27,7 @@ std::uint8_t mtu_code(std::uint32_t mtu_bytes) {
   return static_cast<std::uint8_t>(std::countr_zero(mtu_bytes) - 7);
 }
 
-cm::AgentConfig agent_config(const Hca& hca, std::uint64_t seed) {
+cm::AgentConfig agent_config(const Hca& hca, const Random& random) {
   cm::AgentConfig config;
   config.address = hca.address();
   config.ca_guid = wire::guid_of(hca.address());
@@ -34,7 +35,7 @@ cm::AgentConfig agent_config(const Hca& hca, std::uint64_t seed) {
   config.lid = wire::lid_of(hca.address());
   config.gid = wire::gid_of(hca.address(), kSubnetGidIndex);
   config.max_path_mtu = mtu_code(hca.config().mtu_bytes);
-  config.seed = seed;
+  config.random = random;
   return config;
 }
 
@@ -82,8 +83,8 @@ ProgramEvent program_event(cm::EventType type, bool datagram) {
 
 }  // namespace
 
-CmPort::CmPort(RdmaCm& owner, Hca& hca, std::uint64_t seed)
-    : owner_(owner), hca_(hca), agent_(agent_config(hca, seed), *this) {
+CmPort::CmPort(RdmaCm& owner, Hca& hca, const Random& random)
+    : owner_(owner), hca_(hca), agent_(agent_config(hca, random), *this) {
   hca_.set_management_agent(this);
 }
 
@@ -159,8 +160,8 @@ std::uint64_t CmId::service_id(std::uint16_t at_port) const {
   return gdx::cm::ip_service_id(port_space, at_port);
 }
 
-RdmaCm::RdmaCm(const std::vector<Hca*>& hcas, std::uint64_t seed) : random_(seed) {
-  for (Hca* const hca : hcas) ports_.push_back(std::make_unique<CmPort>(*this, *hca, random_()));
+RdmaCm::RdmaCm(const std::vector<Hca*>& hcas, Random random) : random_(std::move(random)) {
+  for (Hca* const hca : hcas) ports_.push_back(std::make_unique<CmPort>(*this, *hca, random_));
 }
 
 RdmaCm::~RdmaCm() = default;

@@ -14,7 +14,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <random>
 #include <string>
 #include <vector>
 
@@ -50,7 +49,7 @@ struct CmCall {
 // One HCA's port to connection management.
 class CmPort final : public ManagementAgent, private cm::Port {
  public:
-  CmPort(RdmaCm& owner, Hca& hca, std::uint64_t seed);
+  CmPort(RdmaCm& owner, Hca& hca, const Random& random);
   ~CmPort() override;
   CmPort(const CmPort&) = delete;
   CmPort& operator=(const CmPort&) = delete;
@@ -119,7 +118,8 @@ struct CmId {
 // Threads: every method locks.
 class RdmaCm {
  public:
-  RdmaCm(const std::vector<Hca*>& hcas, std::uint64_t seed);
+  // `random` returns 32 bits a call, as for an HCA.
+  RdmaCm(const std::vector<Hca*>& hcas, Random random);
   ~RdmaCm();
   RdmaCm(const RdmaCm&) = delete;
   RdmaCm& operator=(const RdmaCm&) = delete;
@@ -188,7 +188,7 @@ class RdmaCm {
   gdx::cm::Path path_of(const CmId& id);
 
   std::mutex mutex_;
-  std::mt19937_64 random_;
+  Random random_;
   std::vector<std::unique_ptr<CmPort>> ports_;
   std::map<std::uint32_t, std::unique_ptr<CmId>> ids_;
   std::map<int, std::shared_ptr<CmFile>> files_;

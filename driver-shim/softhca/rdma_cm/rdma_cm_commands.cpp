@@ -166,7 +166,7 @@ Errno RdmaCm::bind(CmId& id, const CmAddress& address) {
   std::uint16_t number = address.port;
   if (number != 0 && !may_bind_port(number)) return EACCES;
   if (number != 0 && port_number_taken(id, port, number)) return EADDRINUSE;
-  const auto first = static_cast<std::uint32_t>(random_() % kEphemeralPorts);
+  const std::uint32_t first = random_() % kEphemeralPorts;
   for (std::uint32_t i = 0; number == 0 && i < kEphemeralPorts; ++i) {
     const auto candidate = static_cast<std::uint16_t>(kFirstEphemeralPort + (first + i) % kEphemeralPorts);
     if (!port_number_taken(id, port, candidate)) number = candidate;

@@ -2,6 +2,8 @@
 // and in agreement, and ends with both told once.
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "tests/unit/cm/two_agents.h"
 
 namespace gdx::softhca::cm {
@@ -88,6 +90,22 @@ TEST(CmNetwork, released_at_any_moment_both_ends_are_swept) {
     world.run_out();
     EXPECT_EQ(world.active.agent.connections(), 0u);
     EXPECT_EQ(world.passive.agent.connections(), 0u);
+  }
+}
+
+// A peer that keeps numbers of its own connections computes no other's from them: each is drawn anew.
+TEST(CmNumbers, first_psn_and_ids_of_a_connection_are_draws_of_their_own) {
+  std::uint32_t draws = 0;
+  AgentConfig config;
+  config.random = [&draws] { return ++draws; };
+  TwoAgents world;
+  TwoAgents::End end(world, config);
+  for (std::uint32_t first = 1; first < 10; first += 4) {
+    end.agent.make(host(1)).connect(0, TwoAgents::request());
+    const Message& sent = end.sent.back();
+    const std::set<std::uint64_t> numbers{sent.local_id, sent.transaction_id >> 32,
+                                          sent.transaction_id & 0xffffffff, sent.endpoint.starting_psn};
+    EXPECT_EQ(numbers, (std::set<std::uint64_t>{first, first + 1, first + 2, first + 3}));
   }
 }
 

@@ -123,7 +123,8 @@ class TwoAgents {
             .infiniband = layer == Layer::kInfiniBand,
             .lid = lid(last),
             .gid = subnet_gid(last),
-            .seed = seed,
+            .random = [bits = std::mt19937(static_cast<std::mt19937::result_type>(
+                           seed))]() mutable { return static_cast<std::uint32_t>(bits()); },
             .timing = {}};
   }
   struct Datagram {

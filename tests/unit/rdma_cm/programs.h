@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <random>
 #include <span>
 #include <string>
 #include <vector>
@@ -86,7 +87,12 @@ class Program {
 
   Program(std::vector<PortHca*>& network, const std::vector<std::string>& addresses, std::uint64_t seed,
           const HcaConfig& config)
-      : hcas(make_hcas(network, addresses, config)), node(pointers(), seed), fd(open()) {}
+      : hcas(make_hcas(network, addresses, config)),
+        node(pointers(),
+             [bits = std::make_shared<std::mt19937>(static_cast<std::mt19937::result_type>(seed))] {
+               return static_cast<std::uint32_t>((*bits)());
+             }),
+        fd(open()) {}
   ~Program() {
     node.close_file(fd);
     ::close(fd);
