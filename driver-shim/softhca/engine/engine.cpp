@@ -191,8 +191,11 @@ int Engine::poll_doorbells() {
 void Engine::accept(const wire::Address& source, std::span<const std::byte> datagram) {
   const std::optional<roce::Decoded> packet = roce::decode(datagram);
   const std::uint16_t port = parts_.wire->arrival_port();
-  parts_.windows.on_taken(source, port, datagram.size(), parts_.now_ns);
-  if (packet && port != 0 && parts_.windows.on_packet(source, *packet, parts_.now_ns)) return;
+  if (!parts_.windows.on_taken(source, port, datagram.size(), parts_.now_ns)) {
+    ++parts_.counters.wire.forged_drops;
+    return;
+  }
+  if (packet && port == roce::kUdpPort && parts_.windows.on_packet(source, *packet, parts_.now_ns)) return;
   if (packet && accept_management(source, *packet)) return;
   QueuePair* qp = packet ? find_qp(packet->headers.bth.destination_qpn) : nullptr;
   if (qp == nullptr || !qp->on_packet(parts_.now_ns, source, *packet)) {
@@ -370,7 +373,7 @@ HcaCounters Engine::counters() {
   HcaCounters sum = parts_.counters;
   sum.transport = closed_;
   for (const auto& [qpn, qp] : qps_) add_counters(sum.transport, qp->counters());
-  sum.wire = parts_.wire->counters();
+  add_counters(sum.wire, parts_.wire->counters());
   sum.window = parts_.windows.counters();
   return sum;
 }

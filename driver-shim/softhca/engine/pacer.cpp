@@ -6,6 +6,8 @@
 namespace gdx::softhca {
 namespace {
 
+// After a packet left. Far beyond a round trip, because either end's process may stand still.
+constexpr std::uint64_t kAnswerableNs = 100'000'000;
 constexpr double kPortGbps = 100;                    // the port's reported rate
 constexpr std::uint64_t kPaceBurstBytes = 32 << 10;  // of a queue pair whose rate is limited
 
@@ -23,6 +25,7 @@ Pacer::Pacer(QpType type, const QpAttributes& attributes, const HcaConfig& confi
 
 void Pacer::reset(std::uint64_t now_ns) {
   congestion_.release();
+  sent_ns_.reset();
   set_rate(now_ns);
 }
 
@@ -59,7 +62,8 @@ std::uint32_t Pacer::responses_permitted(std::uint64_t now_ns, std::uint32_t max
 }
 
 bool Pacer::on_notification(std::uint64_t now_ns) {
-  if (!controls_congestion()) return false;
+  const bool answers = sent_ns_ && now_ns - *sent_ns_ < kAnswerableNs;
+  if (!controls_congestion() || !answers || !heeding_tokens_.take(now_ns)) return false;
   congestion_.on_notification(now_ns);
   set_rate(now_ns);
   return true;

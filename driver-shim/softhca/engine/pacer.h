@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "driver-shim/softhca/engine/hca.h"
 #include "driver-shim/softhca/engine/link_clock.h"
@@ -57,6 +58,7 @@ class Pacer {
   [[nodiscard]] std::uint64_t wait_ns(std::uint64_t now_ns) const { return pace_.wait_ns(now_ns); }
   // Counts bytes of the link's time, of requests and responses that took a turn.
   void on_sent(std::uint64_t now_ns, std::uint64_t bytes) {
+    if (bytes > 0) sent_ns_ = now_ns;
     pace_.charge(now_ns, bytes);
     if (!congestion_.limited()) return;
     congestion_.on_sent(bytes);
@@ -67,7 +69,9 @@ class Pacer {
   [[nodiscard]] bool take_notification(std::uint64_t now_ns) {
     return controls_congestion() && notification_tokens_.take(now_ns);
   }
-  // Slows down for a notification. False: congestion control is off.
+  // Slows down for a notification, for one in an interval. False: not for this one, because congestion
+  // control is off, because nothing was sent lately that it could answer, or because another one came just
+  // before.
   bool on_notification(std::uint64_t now_ns);
 
  private:
@@ -89,6 +93,8 @@ class Pacer {
   transport::Dcqcn congestion_;
   LinkClock pace_;  // at the rate that congestion control permits
   transport::TokenBucket notification_tokens_{1, transport::kNotificationIntervalNs};
+  transport::TokenBucket heeding_tokens_{1, transport::kNotificationIntervalNs};
+  std::optional<std::uint64_t> sent_ns_;  // time of the newest packet that took a turn
 };
 
 }  // namespace gdx::softhca

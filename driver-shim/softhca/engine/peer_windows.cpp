@@ -28,14 +28,31 @@ void PeerWindows::wait(PeerWindow& window, std::uint64_t now_ns) {
   list(window);
 }
 
+void PeerWindows::disconnect(const wire::Address& peer) {
+  const auto found = queue_pairs_.find(peer.gid);
+  if (--found->second > 0) return;
+  queue_pairs_.erase(found);
+  if (PeerWindow* const window = find(peer)) window->window_.doubt();
+}
+
 // Distinguishes by port: software HCAs send from 4791, Soft-RoCE and hardware from ports above 49151.
-void PeerWindows::on_taken(const wire::Address& source, std::uint16_t port, std::size_t length_bytes,
+bool PeerWindows::on_taken(const wire::Address& source, std::uint16_t port, std::size_t length_bytes,
                            std::uint64_t now_ns) {
-  if (!on_ || port == 0) return;
+  if (!on_ || port == 0) return true;
   shares_.on_taken(length_bytes);
   if (!(last_source_.peer == source)) last_source_ = {source, find(source)};
   PeerWindow* const window = last_source_.window;
-  if (window != nullptr && window->window_.on_packet(now_ns, port == roce::kUdpPort)) list(*window);
+  if (window == nullptr) return true;
+  const bool of_our_kind = port == roce::kUdpPort;
+  if (!of_our_kind && window->window_.answered() && queue_pairs_.contains(source.gid)) return false;
+  if (window->window_.on_packet(now_ns, of_our_kind)) list(*window);
+  return true;
+}
+
+// Gives no part to invented addresses. Queue pairs of UD have no peer: theirs are those to which they send.
+bool PeerWindows::gets_share(const wire::Address& peer) {
+  const wire::Address any;
+  return queue_pairs_.contains(peer.gid) || (queue_pairs_.contains(any.gid) && find(peer) != nullptr);
 }
 
 bool PeerWindows::on_packet(const wire::Address& source, const roce::Decoded& packet, std::uint64_t now_ns) {
@@ -50,7 +67,10 @@ bool PeerWindows::on_packet(const wire::Address& source, const roce::Decoded& pa
     return true;
   }
   std::optional<roce::WindowGrant> grant = roce::WindowGrant{body->marker, roce::kNoWindow};
-  if (on_) grant = shares_.on_marker(now_ns, source.gid, body->marker);
+  if (on_) {
+    grant = gets_share(source) ? shares_.on_marker(now_ns, source.gid, body->marker)
+                               : roce::WindowGrant{body->marker, body->marker.sent_units};
+  }
   if (grant) answers_.push_back({source, *grant});
   return true;
 }

@@ -55,11 +55,16 @@ class PeerWindows {
   }
   void wait(PeerWindow& window, std::uint64_t now_ns);
 
-  // Counts a datagram of `length_bytes` that came out of this HCA's socket, sent from `port`.
-  void on_taken(const wire::Address& source, std::uint16_t port, std::size_t length_bytes,
-                std::uint64_t now_ns);
+  // Counts a queue pair that exchanges packets with `peer`; the zero address: with any, as one of UD.
+  void connect(const wire::Address& peer) { ++queue_pairs_[peer.gid]; }
+  void disconnect(const wire::Address& peer);
+
+  // Counts a datagram of `length_bytes` that came out of this HCA's socket, sent from `port`. False: it is
+  // forged, because the peer of a connection has answered a marker from another port.
+  [[nodiscard]] bool on_taken(const wire::Address& source, std::uint16_t port, std::size_t length_bytes,
+                              std::uint64_t now_ns);
   void on_drained(std::uint64_t now_ns) { shares_.on_drained(now_ns); }
-  // Handles a marker or grant. False: the packet is neither.
+  // Handles a marker or grant from the RoCE port. False: the packet is neither.
   bool on_packet(const wire::Address& source, const roce::Decoded& packet, std::uint64_t now_ns);
 
   // Sends due markers and grants after all earlier packets. So acknowledgements of packets before a marker
@@ -80,6 +85,7 @@ class PeerWindows {
     roce::WindowGrant grant;
   };
   [[nodiscard]] PeerWindow* find(const wire::Address& peer);
+  [[nodiscard]] bool gets_share(const wire::Address& peer);
   void list(PeerWindow& window) {
     if (window.listed_) return;
     window.listed_ = true;
@@ -90,8 +96,9 @@ class PeerWindows {
   transport::ReceiveShares shares_;
   Random random_;
   std::map<transport::ReceiveShares::Key, PeerWindow> windows_;
-  std::vector<PeerWindow*> listed_;  // windows that may have a marker due
-  std::vector<Answer> answers_;      // of this step
+  std::map<transport::ReceiveShares::Key, std::uint32_t> queue_pairs_;  // number, by peer
+  std::vector<PeerWindow*> listed_;                                     // windows that may have a marker due
+  std::vector<Answer> answers_;                                         // of this step
   // The windows used last, because the next packet often has the peer of the one before.
   struct Known {
     wire::Address peer;

@@ -70,6 +70,7 @@ QueuePair::QueuePair(std::uint32_t qpn, const QueuePairSpec& spec, HcaParts& hca
 QueuePair::~QueuePair() {
   hca_.late.land_all();
   forget_sends();
+  if (counted_peer_) hca_.windows.disconnect(*counted_peer_);
 }
 
 void QueuePair::forget_sends() {
@@ -91,6 +92,7 @@ Errno QueuePair::modify(std::uint32_t mask, const QpAttributes& attributes) {
       requester != nullptr && (mask & kRequesterAttributes)) {
     requester->reconfigure(hca_.now_ns, rc_config());
   }
+  count_peer();
   if (!(mask & kQpState) || attributes.state == from) return 0;
 
   set_state(attributes.state);
@@ -148,7 +150,20 @@ void QueuePair::set_state(QpState state) {
     flush_.word = 0;
   }
   states_.move_to(state);
+  count_peer();
   note({.kind = FlightKind::kState, .code = static_cast<std::uint8_t>(state)});
+}
+
+// Counts the queue pair as one of its peer while packets of that peer may be accepted.
+void QueuePair::count_peer() {
+  const QpState state = states_.state();
+  std::optional<wire::Address> peer;
+  if (state == QpState::kRtr || state == QpState::kRts || state == QpState::kSqd || state == QpState::kSqe)
+    peer = spec_.type == QpType::kUd ? wire::Address{} : states_.attributes().remote;
+  if (peer == counted_peer_) return;
+  if (peer) hca_.windows.connect(*peer);
+  if (counted_peer_) hca_.windows.disconnect(*counted_peer_);
+  counted_peer_ = peer;
 }
 
 QpAttributes QueuePair::query() const {

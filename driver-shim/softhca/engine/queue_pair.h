@@ -132,6 +132,7 @@ class QueuePair final : private transport::RequesterPort, private transport::Res
 
   [[nodiscard]] transport::RcConfig rc_config() const;
   void set_state(QpState state);
+  void count_peer();
   void note(const FlightEvent& event);
   template <typename Side, typename Port>
   void start(Side& side, Port& port);
@@ -192,6 +193,7 @@ class QueuePair final : private transport::RequesterPort, private transport::Res
   transport::Ring<std::uint16_t> taken_receives_;  // wqe_counters of those not completed, oldest first
   wire::Address datagram_source_;                  // of the newest UD packet
   Pacer pacer_;
+  std::optional<wire::Address> counted_peer_;  // in the HCA's windows; the zero address for UD
   bool violation_reported_ = false;
   bool relaxed_signal_reported_ = false;
   bool responses_first_ = false;  // in the next turn to send

@@ -47,6 +47,7 @@ bool SendWindow::on_grant(std::uint64_t now_ns, const roce::WindowGrant& grant) 
   if (marker.incarnation != incarnation_ || marker.sent_units > sent_units_ || marker.sent_at_ns > now_ns) {
     return false;
   }
+  answered_ = true;
   taken_units_ = std::max(taken_units_, marker.sent_units);
   if (marker.sent_at_ns < granted_for_ns_) return false;
   // Takes the larger of two grants for markers of one moment, because the later one permits more.

@@ -55,6 +55,11 @@ class SendWindow {
   bool on_packet(std::uint64_t now_ns, bool of_our_kind);
   // Applies a grant. False: late, or no answer to a marker of this sender.
   bool on_grant(std::uint64_t now_ns, const roce::WindowGrant& grant);
+  // Returns whether the peer has answered a marker, as only the holder of its RoCE port can: forgers of its
+  // address receive none.
+  [[nodiscard]] bool answered() const { return answered_; }
+  // Forgets that answer and asks again, because the address may get another owner.
+  void doubt() { answered_ = asked_ = false; }
   // Returns the units that may still be counted now.
   [[nodiscard]] std::uint64_t room_units(std::uint64_t now_ns) const;
   // Returns whether a bound exists for services without acknowledgements.
@@ -91,6 +96,7 @@ class SendWindow {
   std::uint64_t taken_units_ = 0;   // units that grants confirm as taken or lost
   std::uint64_t limit_units_ = 0;
   std::uint64_t granted_for_ns_ = 0;  // sending time of the marker that the newest grant answers
+  bool answered_ = false;
   bool asked_ = false;
   std::uint64_t asked_ns_ = 0;  // sending time of the newest marker
   std::uint64_t ask_again_ns_ = kNever;

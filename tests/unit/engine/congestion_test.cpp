@@ -44,6 +44,20 @@ class Congestion : public testing::Test {
     pair.a.hca->progress();
   }
 
+  void send_of_a() {
+    pair.a.post_write(pair.a.local(0, 64), pair.b.remote(kTarget));
+    pair.a.ring();
+    EXPECT_TRUE(pair.run([&] { return pair.a.poll_send().has_value(); }));
+  }
+  // A notification in each of 12 intervals, after a packet that it could answer.
+  void slow_a() {
+    send_of_a();
+    for (int i = 0; i < 12; ++i) {
+      notify_a(pair.b.hca->address());
+      pair.now_ns += 50'000;
+    }
+  }
+
   VirtualPair pair{limited()};
 };
 
@@ -91,6 +105,7 @@ TEST_F(Congestion, notification_has_the_form_of_annex_a17) {
 }
 
 TEST_F(Congestion, notifications_of_strangers_and_of_another_length_are_dropped) {
+  send_of_a();
   const std::uint64_t dropped = of_a().dropped_packets;
   notify_a(wire::Address::ipv4(0x0a0000ff));
   notify_a(pair.b.hca->address(), 12);
@@ -98,7 +113,14 @@ TEST_F(Congestion, notifications_of_strangers_and_of_another_length_are_dropped)
   EXPECT_EQ(of_a().dropped_packets - dropped, 2u);
 }
 
+TEST_F(Congestion, notification_to_a_queue_pair_that_sent_nothing_is_dropped) {
+  notify_a(pair.b.hca->address());
+  EXPECT_EQ(of_a().notifications_heeded, 0u);
+  EXPECT_EQ(of_a().dropped_packets, 1u);
+}
+
 TEST_F(Congestion, marked_notification_draws_none) {
+  send_of_a();
   pair.marks = true;
   notify_a(pair.b.hca->address());
   EXPECT_EQ(of_a().notifications_heeded, 1u);
@@ -106,7 +128,7 @@ TEST_F(Congestion, marked_notification_draws_none) {
 }
 
 TEST_F(Congestion, held_back_queue_pair_still_acknowledges) {
-  for (int i = 0; i < 12; ++i) notify_a(pair.b.hca->address());
+  slow_a();
   pair.a.post_write(pair.a.local(0, kBytes), pair.b.remote(kTarget));
   pair.a.ring();
   pair.b.post_write(pair.b.local(0, 65'536), pair.a.remote(kTarget));
@@ -128,7 +150,7 @@ TEST_F(Congestion, acknowledging_a_stream_takes_nothing_of_the_rate) {
     };
     while (write_ns() > 4'000'000) {  // until nothing limits it
     }
-    for (int i = 0; i < 12; ++i) notify_a(pair.b.hca->address());
+    slow_a();
     const std::uint64_t start_ns = pair.now_ns;
     for (int i = 0; streams && i < 8; ++i) stream();
     pair.a.post_write(pair.a.local(0, kOwnBytes), pair.b.remote(kTarget));
@@ -160,7 +182,7 @@ TEST_F(Congestion, responder_of_a_read_slows_down_too) {
 }
 
 TEST_F(Congestion, reset_queue_pair_forgets_its_congestion) {
-  for (int i = 0; i < 12; ++i) notify_a(pair.b.hca->address());
+  slow_a();
   QpAttributes attributes;
   attributes.state = QpState::kReset;
   ASSERT_EQ(pair.a.hca->modify_qp(pair.a.qpn, kQpState, attributes), 0);

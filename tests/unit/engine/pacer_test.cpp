@@ -77,13 +77,14 @@ TEST_F(PacerTest, datagrams_are_permitted_one_by_one_where_a_window_bounds_them)
   EXPECT_EQ(pacer.window(), nullptr) << "of no one peer";
   PeerWindow* const window = pacer.window_to(peer_);
   EXPECT_EQ(pacer.requests_permitted(kStartNs, kMany, window, false), kMany);
-  windows_.on_taken(peer_, roce::kUdpPort, 64, kStartNs);
+  EXPECT_TRUE(windows_.on_taken(peer_, roce::kUdpPort, 64, kStartNs));
   EXPECT_EQ(pacer.requests_permitted(kStartNs, kMany, window, false), 1u);
 }
 
 TEST_F(PacerTest, notification_halves_the_rate_until_reset_and_is_answered_at_intervals) {
   Pacer pacer = this->pacer();
   EXPECT_EQ(pacer.budget_bytes(kStartNs), ~std::uint64_t{0});
+  pacer.on_sent(kStartNs, 1);
   EXPECT_TRUE(pacer.on_notification(kStartNs));
   const std::uint64_t burst = pacer.budget_bytes(kStartNs);
   pacer.on_sent(kStartNs, 2 * burst);
@@ -99,10 +100,25 @@ TEST_F(PacerTest, notification_halves_the_rate_until_reset_and_is_answered_at_in
   EXPECT_TRUE(pacer.take_notification(kStartNs + transport::kNotificationIntervalNs));
 }
 
+TEST_F(PacerTest, notification_is_heeded_once_in_an_interval_and_only_after_a_packet) {
+  Pacer pacer = this->pacer();
+  EXPECT_FALSE(pacer.on_notification(kStartNs)) << "nothing was sent";
+  pacer.on_sent(kStartNs, 0);
+  EXPECT_FALSE(pacer.on_notification(kStartNs)) << "no byte was sent";
+  pacer.on_sent(kStartNs, 1);
+  EXPECT_TRUE(pacer.on_notification(kStartNs));
+  EXPECT_FALSE(pacer.on_notification(kStartNs + 1));
+  EXPECT_TRUE(pacer.on_notification(kStartNs + transport::kNotificationIntervalNs));
+  EXPECT_FALSE(pacer.on_notification(kStartNs + 1'000'000'000)) << "what was sent is long gone";
+}
+
 TEST_F(PacerTest, congestion_control_off_or_without_a_connection_limits_nothing) {
-  EXPECT_FALSE(pacer(QpType::kUd).on_notification(kStartNs));
+  Pacer datagrams = pacer(QpType::kUd);
+  datagrams.on_sent(kStartNs, 1);
+  EXPECT_FALSE(datagrams.on_notification(kStartNs));
   config_.congestion_control = CongestionControl::kNone;
   Pacer off = pacer();
+  off.on_sent(kStartNs, 1);
   EXPECT_FALSE(off.on_notification(kStartNs));
   EXPECT_FALSE(off.take_notification(kStartNs));
   EXPECT_EQ(off.budget_bytes(kStartNs), ~std::uint64_t{0});

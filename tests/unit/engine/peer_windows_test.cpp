@@ -25,6 +25,10 @@ struct Sent {
 
 class Windows : public testing::Test {
  protected:
+  void SetUp() override {
+    windows.connect(kPeer);
+    windows.connect(kOther);
+  }
   std::vector<Sent> send_due(std::uint64_t now_ns = kStartNs) {
     std::vector<Sent> sent;
     windows.send_due(now_ns,
@@ -35,7 +39,7 @@ class Windows : public testing::Test {
     return sent;
   }
   void take_packet(const wire::Address& peer, std::uint16_t port = kOurPort) {
-    windows.on_taken(peer, port, 64, kStartNs);
+    EXPECT_TRUE(windows.on_taken(peer, port, 64, kStartNs));
   }
   static bool give(PeerWindows& to, const wire::Address& from, roce::Opcode opcode,
                    const roce::WindowGrant& body, std::size_t bytes = roce::kWindowBytes) {
@@ -141,6 +145,59 @@ TEST_F(Windows, marker_of_a_peer_is_answered_once_with_a_share_of_the_socket) {
   EXPECT_TRUE(send_due().empty());
 }
 
+// A thousand of them would leave a peer a thousandth of the socket.
+TEST_F(Windows, markers_of_invented_addresses_get_the_minimum_and_take_nothing_of_a_peers_share) {
+  const auto invented = [](std::uint32_t i) { return wire::Address::ipv4(0x0b000000 + i); };
+  for (std::uint32_t i = 0; i < 1000; ++i)
+    EXPECT_TRUE(give(invented(i), roce::Opcode::kWindowMarker, {{i, 100, kStartNs}, 0}));
+  EXPECT_TRUE(give(kPeer, roce::Opcode::kWindowMarker, {{7, 100, kStartNs}, 0}));
+  const std::vector<Sent> sent = send_due();
+  ASSERT_EQ(sent.size(), 1001u);
+  EXPECT_EQ(sent.front().body.limit_units, 100u);
+  EXPECT_EQ(sent.back().body.limit_units, 100 + kSocketBytes / 2);
+}
+
+// Those of UD have any peer: who is sent to may send.
+TEST_F(Windows, share_belongs_to_an_address_as_long_as_a_queue_pair_has_it_as_its_peer) {
+  const wire::Address third = wire::Address::ipv4(0x0a000004);
+  std::uint64_t count = 0;
+  const auto has_share = [&] {
+    ++count;
+    EXPECT_TRUE(give(third, roce::Opcode::kWindowMarker, {{7, count, kStartNs}, 0}));
+    return send_due().back().body.limit_units > count;
+  };
+  EXPECT_FALSE(has_share());
+  windows.connect(third);
+  windows.connect(third);
+  windows.disconnect(third);
+  EXPECT_TRUE(has_share());
+  windows.disconnect(third);
+  EXPECT_FALSE(has_share());
+  static_cast<void>(windows.to(third));
+  EXPECT_FALSE(has_share());
+  windows.connect({});
+  EXPECT_TRUE(has_share());
+}
+
+TEST_F(Windows, peer_that_answered_a_marker_sends_from_no_other_port_while_it_is_connected) {
+  static_cast<void>(windows.to(kPeer));
+  const auto from_another_port = [&] { return windows.on_taken(kPeer, kStandardPort, 64, kStartNs); };
+  const roce::WindowMarker marker = ask(kPeer);
+  EXPECT_TRUE(from_another_port()) << "it may be of another make";
+  roce::WindowMarker guessed = marker;
+  ++guessed.incarnation;
+  give(kPeer, roce::Opcode::kWindowGrant, {guessed, kLimit});
+  EXPECT_TRUE(from_another_port()) << "that was no answer";
+  give(kPeer, roce::Opcode::kWindowGrant, {marker, kLimit});
+  EXPECT_FALSE(from_another_port());
+  EXPECT_TRUE(windows.on_taken(kPeer, kOurPort, 64, kStartNs));
+  windows.disconnect(kPeer);
+  windows.connect(kPeer);
+  EXPECT_TRUE(from_another_port()) << "the address may have another owner";
+  windows.charge(*windows.to(kPeer), 64);
+  EXPECT_EQ(send_due().size(), 1u) << "it is asked again";
+}
+
 // Bytes taken of the socket decide when a silent peer's share is free again, windows to it or not.
 TEST_F(Windows, share_of_the_silent_goes_to_who_speaks_once_a_socketful_was_taken) {
   const auto share = [&](const wire::Address& peer, std::uint64_t incarnation, std::uint64_t now_ns) {
@@ -155,9 +212,9 @@ TEST_F(Windows, share_of_the_silent_goes_to_who_speaks_once_a_socketful_was_take
   EXPECT_EQ(share(kPeer, 1, kStartNs), kSocketBytes / 2);
   const std::uint64_t ended_ns = kStartNs + transport::kReclaimNs;
   EXPECT_EQ(share(kOther, 2, ended_ns), 0u);
-  windows.on_taken(kOther, 0, kSocketBytes, ended_ns);
+  EXPECT_TRUE(windows.on_taken(kOther, 0, kSocketBytes, ended_ns));
   EXPECT_EQ(share(kOther, 2, ended_ns), 0u) << "that came by shared memory";
-  windows.on_taken(kOther, kStandardPort, kSocketBytes, ended_ns);
+  EXPECT_TRUE(windows.on_taken(kOther, kStandardPort, kSocketBytes, ended_ns));
   EXPECT_EQ(share(kOther, 2, ended_ns), kSocketBytes / 2);
 }
 
@@ -184,7 +241,7 @@ TEST_F(Windows, waits_are_counted_once_and_the_next_to_ask_again_is_the_deadline
     const std::uint64_t now_ns = kStartNs + (peer == kOther ? 5'000 : 0);
     windows.wait(*windows.to(peer), now_ns);
     windows.wait(*windows.to(peer), now_ns);
-    windows.on_taken(peer, kOurPort, 64, now_ns);
+    EXPECT_TRUE(windows.on_taken(peer, kOurPort, 64, now_ns));
     EXPECT_EQ(send_due(now_ns).size(), 1u);
   }
   EXPECT_EQ(windows.counters().waits, 2u);

@@ -513,7 +513,9 @@ TEST_F(WindowedStep, marker_of_a_peer_is_answered_from_its_socket_only) {
   const roce::WindowMarker marker{7, 100, 55};
   arrive(headers(roce::Opcode::kWindowMarker), body({marker, 0}), 0);
   EXPECT_TRUE(step().empty()) << "no socket brought it";
-  EXPECT_EQ(hca().counters().dropped_packets, 1u);
+  arrive(headers(roce::Opcode::kWindowMarker), body({marker, 0}), 50'000);
+  EXPECT_TRUE(step().empty()) << "software HCAs send it from the RoCE port";
+  EXPECT_EQ(hca().counters().dropped_packets, 2u);
   arrive(headers(roce::Opcode::kWindowMarker), body({marker, 0}), roce::kUdpPort);
   const std::vector<Departure> sent = step();
   ASSERT_EQ(sent.size(), 1u);
@@ -521,7 +523,34 @@ TEST_F(WindowedStep, marker_of_a_peer_is_answered_from_its_socket_only) {
   EXPECT_EQ(sent[0].datagram,
             encoded(headers(roce::Opcode::kWindowGrant), body({marker, 100 + kSocketBytes / 2})));
   EXPECT_EQ(hca().counters().window.grants, 1u);
-  EXPECT_EQ(hca().counters().dropped_packets, 1u);
+  EXPECT_EQ(hca().counters().dropped_packets, 2u);
+}
+
+// On any network: the holder of the peer's port is known by its answer to a marker, which no other got.
+TEST_F(WindowedStep, request_from_another_port_than_the_peers_is_dropped_once_the_peer_has_answered) {
+  roce::Headers write = headers(roce::Opcode::kRcWriteOnly);
+  write.bth.destination_qpn = node->qpn;
+  write.bth.ack_request = true;
+  const auto forge_write = [&](std::uint32_t psn, std::byte value) {
+    write.bth.psn = psn;
+    write.reth = {node->remote(0).address, node->mkey, 8};
+    arrive(write, Bytes(8, value), 50'000);
+    step();
+    return node->memory[0] == value;
+  };
+  EXPECT_TRUE(forge_write(0xfffff0, std::byte{1})) << "a peer of another make may send from there";
+  script.inbox.push_back({peer_address, Bytes(3), roce::kUdpPort});
+  const std::vector<Departure> sent = step();
+  ASSERT_EQ(sent.size(), 1u);
+  const auto marker = roce::decode_window(roce::decode(sent[0].datagram)->payload);
+  ASSERT_TRUE(marker);
+  arrive(headers(roce::Opcode::kWindowGrant), body({marker->marker, 1 << 20}), roce::kUdpPort);
+  step();
+  EXPECT_FALSE(forge_write(0xfffff1, std::byte{2}));
+  EXPECT_EQ(hca().counters().wire.forged_drops, 1u);
+  ASSERT_EQ(node->modify_to_reset(), 0);
+  node->connect(*peer, kPatient);
+  EXPECT_TRUE(forge_write(0xfffff0, std::byte{3})) << "another connection, and perhaps another peer";
 }
 
 }  // namespace step_test
