@@ -10,8 +10,11 @@
 #include <array>
 #include <cerrno>
 #include <cstdlib>
+#include <exception>
 #include <iterator>
 #include <string_view>
+
+#include "base/clock.h"
 
 namespace gdx::log {
 namespace {
@@ -25,6 +28,8 @@ spdlog::level::level_enum to_spdlog(Level level) {
   }
   return spdlog::level::err;
 }
+
+constexpr std::uint32_t kOthersLinesPerS = 10;
 
 struct Threshold {
   std::string_view word;
@@ -126,8 +131,25 @@ std::optional<std::uint64_t> LineRate::take(std::uint64_t now_ns) {
   return std::exchange(left_out_, 0);
 }
 
+bool may_warn_of_others() {
+  static LineRate rate(kOthersLinesPerS);
+  const auto left_out = rate.take(monotonic_ns());
+  if (left_out && *left_out != 0) warn("{} lines about what others did were left out", *left_out);
+  return left_out.has_value();
+}
+
 void write(Level level, std::string_view line) {
   logger().log(to_spdlog(level), spdlog::string_view_t(line.data(), line.size()));
+}
+
+void write(Level level, fmt::string_view format, fmt::format_args args) noexcept {
+  try {
+    fmt::memory_buffer text;
+    fmt::vformat_to(std::back_inserter(text), format, args);
+    write(level, {text.data(), text.size()});
+  } catch (const std::exception&) {
+    return;
+  }
 }
 
 }  // namespace gdx::log

@@ -17,10 +17,12 @@ enum class Level { kDebug, kInfo, kWarn, kError };
 
 [[nodiscard]] bool enabled(Level level);
 void write(Level level, std::string_view line);
+// Leaves a line out for which there is no memory: handlers of that failure log, too.
+void write(Level level, fmt::string_view format, fmt::format_args args) noexcept;
 
 template <typename... Args>
 void line(Level level, fmt::format_string<Args...> format, Args&&... args) {
-  if (enabled(level)) write(level, fmt::format(format, std::forward<Args>(args)...));
+  if (enabled(level)) write(level, format, fmt::make_format_args(args...));
 }
 
 template <typename... Args>
@@ -40,7 +42,7 @@ void error(fmt::format_string<Args...> format, Args&&... args) {
   line(Level::kError, format, std::forward<Args>(args)...);
 }
 
-// Limit on lines that another process can cause. Thread-safe.
+// Limit on lines. Thread-safe.
 class LineRate {
  public:
   explicit LineRate(std::uint32_t per_s) : per_s_(per_s) {}
@@ -54,5 +56,15 @@ class LineRate {
   std::uint32_t lines_ = 0;
   std::uint64_t left_out_ = 0;
 };
+
+// Takes one of the lines that others may cause in a second: ten, of all together. Tells of those left out.
+[[nodiscard]] bool may_warn_of_others();
+
+// Warns of what clients, peers or the owners of queues can cause again and again.
+template <typename... Args>
+void warn_of_others(fmt::format_string<Args...> format, Args&&... args) {
+  if (enabled(Level::kWarn) && may_warn_of_others())
+    write(Level::kWarn, format, fmt::make_format_args(args...));
+}
 
 }  // namespace gdx::log

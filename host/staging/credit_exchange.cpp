@@ -142,8 +142,8 @@ void CreditExchange::note(CreditEndpoint number, FlightKind kind, std::uint32_t 
 void CreditExchange::report(CreditEndpoint number, const char* what, std::uint32_t slots) {
   ++bad_returns_;
   if (std::exchange(clients_[number].reported, true)) return;
-  log::warn("staging of {}: endpoint {} {}; ignored, and not reported again: close that endpoint", name_,
-            number, fmt::format(fmt::runtime(what), slots));
+  log::warn_of_others("staging of {}: endpoint {} {}; ignored, and not reported again: close that endpoint",
+                      name_, number, fmt::format(fmt::runtime(what), slots));
 }
 
 }  // namespace gdx

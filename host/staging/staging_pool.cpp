@@ -98,7 +98,7 @@ Result<StagingRegion> lease_device_memory(const Hca& hca, const StagingOptions& 
   };
   while (!region && may_be_less()) region = device_region(hca, bytes /= 2);
   if (region && bytes != wanted_bytes) {
-    log::warn(
+    log::warn_of_others(
         "staging of {}: {} bytes instead of {}, since other processes hold the rest of {}; tell all of "
         "them how many they are by {}",
         hca.name(), bytes, wanted_bytes, hca.device_memory_bytes(), kProcessesVariable);

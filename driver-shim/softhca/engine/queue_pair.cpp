@@ -217,8 +217,8 @@ int QueuePair::fetch_sends(std::span<const DoorbellWrite> rings) {
   const std::optional<std::uint16_t> announced = sends_.read_announced(rings);
   if (!announced) {
     if (states_.state() == QpState::kError) return 0;
-    log::warn("{}: QP 0x{:x} announced more WQEs than its send queue holds; it is in error", hca_.config.name,
-              qpn_);
+    log::warn_of_others("{}: QP 0x{:x} announced more WQEs than its send queue holds; it is in error",
+                        hca_.config.name, qpn_);
     states_.fail(kEventQpFatal);
     handle_failure();
     return 0;
@@ -474,13 +474,13 @@ void QueuePair::report_violation(const char* what, std::uint16_t wqe_counter) {
   ++hca_.counters.staging_violations;
   if (violation_reported_) return;
   violation_reported_ = true;
-  log::warn("{}: QP 0x{:x} WQE {} {}: a slot was used without its credit", hca_.config.name, qpn_,
-            wqe_counter, what);
+  log::warn_of_others("{}: QP 0x{:x} WQE {} {}: a slot was used without its credit", hca_.config.name, qpn_,
+                      wqe_counter, what);
 }
 
 void QueuePair::report_relaxed_signal(std::uint32_t rkey) {
   if (std::exchange(relaxed_signal_reported_, true)) return;
-  log::warn(
+  log::warn_of_others(
       "{}: QP 0x{:x} got an atomic under key 0x{:x}, which permits relaxed ordering: a signal there may pass "
       "its payload; register signals without IBV_ACCESS_RELAXED_ORDERING",
       hca_.config.name, qpn_, rkey);
