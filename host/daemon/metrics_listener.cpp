@@ -16,9 +16,9 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "host/bootstrap/socket.h"
 #include "host/bootstrap/socket_user.h"
-#include "host/daemon/client_log.h"
 
 namespace gdx::daemon {
 namespace {
@@ -78,7 +78,7 @@ void MetricsListener::run() {
       if (ready[1].revents != 0) accept_some();
     } catch (const std::exception& error) {  // no memory
       callers_.clear();
-      warn_of_client("gdxd cannot tell its metrics: {}", error.what());
+      log::warn_of_others("gdxd cannot tell its metrics: {}", error.what());
     }
   }
 }
@@ -87,7 +87,7 @@ void MetricsListener::accept_some() {
   for (std::size_t i = 0; i < kMaxCallers; ++i) {
     auto socket = bootstrap::accept_one(listener_);
     if (!socket) {  // no descriptors
-      warn_of_client("gdxd cannot tell its metrics: {}", socket.error().message);
+      log::warn_of_others("gdxd cannot tell its metrics: {}", socket.error().message);
       ::poll(nullptr, 0, kLookEveryMs);
       return;
     }

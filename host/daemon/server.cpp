@@ -24,7 +24,6 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "host/bootstrap/local_socket.h"
-#include "host/daemon/client_log.h"
 #include "host/hca/hca_events.h"
 
 namespace gdx::daemon {
@@ -149,12 +148,22 @@ tl::unexpected<Error> refuse(const Descriptor& socket, const Error& why) {
   return tl::unexpected(why);
 }
 
+// Made before it is needed.
+const std::vector<std::byte>& no_memory_refusal() {
+  static const auto kRefusal = ipc::encode_refusal(
+      ipc::Kind::kHello,
+      {Status::kNoMemory, "gdxd has no memory for a message: try again, or have its limits raised"});
+  return kRefusal;
+}
+
 }  // namespace
 
 Server::Server(Descriptor listener, ServerOptions options)
     : options_(std::move(options)),
       listener_(std::move(listener)),
-      stop_(Descriptor::keep(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK))) {}
+      stop_(Descriptor::keep(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK))) {
+  (void)no_memory_refusal();
+}
 
 Result<std::unique_ptr<Server>> Server::listen(const ServerOptions& options) {
   struct stat there {};
@@ -264,7 +273,8 @@ void Server::serve(Client& client) {
   try {
     serve_session(client);
   } catch (const std::exception& error) {  // no memory for a message
-    warn_of_client("gdxd drops process {}: {}", client.process, error.what());
+    (void)bootstrap::send_local(client.socket, no_memory_refusal(), {}, 0);
+    log::warn_of_others("gdxd drops process {}: {}", client.process, error.what());
   }
   client.session_open.store(false);
   client.ending.store(true);  // statistics() leaves the session alone
@@ -291,7 +301,7 @@ void Server::serve_session(Client& client) {
         client.session->is_open() ? kForeverNs : client.connected_ns + kOpenPatienceNs;
     auto message = bootstrap::receive_local(client.socket, deadline_ns);
     if (monotonic_ns() >= deadline_ns) {  // even if it goes on asking
-      warn_of_client("gdxd: process {} has opened no HCA in time, and is dropped", client.process);
+      log::warn_of_others("gdxd: process {} has opened no HCA in time, and is dropped", client.process);
       break;
     }
     if (!message && message.error().status != Status::kInvalidArgument) break;
@@ -310,7 +320,7 @@ Result<void> Server::accept_client() {
       Descriptor::keep(::accept4(listener_.value(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
   if (!socket) {
     if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
-      warn_of_client("gdxd cannot take a client: {}; raise its limits", std::strerror(errno));
+      log::warn_of_others("gdxd cannot take a client: {}; raise its limits", std::strerror(errno));
       ::poll(nullptr, 0, kRefusalPauseMs);
     }
     return {};
@@ -329,11 +339,11 @@ Result<void> Server::accept_client() {
   try {
     client.thread = std::thread(&Server::serve, std::ref(client));
   } catch (const std::exception& error) {
-    const std::string why =
-        fmt::format("gdxd has no thread for a client: {}; raise its limits", error.what());
-    auto refused = refuse(client.socket, {Status::kNoMemory, why});
+    socket = std::move(client.socket);
     clients_.pop_back();
-    return refused;
+    return refuse(socket,
+                  {Status::kNoMemory,
+                   fmt::format("gdxd has no thread for a client: {}; raise its limits", error.what())});
   }
   return {};
 }
@@ -376,12 +386,12 @@ Result<void> Server::run() {
     try {
       if ((ready[0].revents & POLLIN) != 0) {
         const auto accepted = accept_client();
-        if (!accepted) warn_of_client("gdxd has refused a client: {}", accepted.error().message);
+        if (!accepted) log::warn_of_others("gdxd has refused a client: {}", accepted.error().message);
       }
       join_ended();
       pass_on_events();
     } catch (const std::bad_alloc&) {
-      warn_of_client("gdxd has no memory for a client or a notice");
+      log::warn_of_others("gdxd has no memory for a client or a notice");
     }
     const auto is_open = [](const Client& client) { return client.session_open.load(); };
     if (draining_.load() && std::ranges::none_of(clients_, is_open)) return {};
@@ -396,7 +406,7 @@ Result<void> Server::kick(uid_t who, pid_t process) {
   for (Client& client : clients_) {
     if (process == 0 || client.process != process || !(rules(who) || client.user == who)) continue;
     found = true;
-    warn_of_client("gdxd: process {} is kicked", process);
+    log::warn_of_others("gdxd: process {} is kicked", process);
     ipc::Notice notice{};
     notice.event = static_cast<std::uint32_t>(ipc::Event::kKicked);
     ipc::set_text(notice.reason, fmt::format("user {} has kicked this process", who));

@@ -19,7 +19,6 @@
 #include "base/page_size.h"
 #include "host/bootstrap/frame.h"
 #include "host/daemon/client_file.h"
-#include "host/daemon/client_log.h"
 #include "host/ipc/daemon.h"
 #include "host/memory/memory.h"
 #include "host/queue/flight.h"
@@ -181,7 +180,7 @@ void Session::ServedEndpoint::log_fault(const std::string& program, Rate& warnin
     const auto text =
         fmt::format("gdxd: {}, QP {:#x} towards {} ends with syndrome {:#04x}; its newest events:\n{}",
                     program, queue->facts().qpn, peer, fault, fault_text(queue->flight()));
-    warns ? warn_of_client("{}", text) : log::info("{}", text);
+    warns ? log::warn_of_others("{}", text) : log::info("{}", text);
   } catch (const std::exception&) {
     return;
   }

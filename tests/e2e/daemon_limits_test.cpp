@@ -64,6 +64,10 @@ class ServingProcess {
     must(daemon->call<ipc::HcaAnswer>(ipc::OpenHca{{}, -1, 0}));
     return daemon;
   }
+  [[nodiscard]] Status newcomer() const {
+    const auto connected = ipc::Daemon::connect(path_);
+    return connected ? Status::kOk : connected.error().status;
+  }
   // Lowers or restores a limit of the process. Returns the one before.
   rlimit set(__rlimit_resource resource, rlim_t limit) const {
     rlimit before{};
@@ -149,6 +153,7 @@ TEST(DaemonLimits, without_memory_requests_are_refused) {
   ASSERT_FALSE(region);
   EXPECT_EQ(region.error().status, Status::kNoMemory);
   EXPECT_EQ(create_endpoint(*client, queues).error().status, Status::kNoMemory);
+  EXPECT_EQ(gdxd.newcomer(), Status::kNoMemory) << "no thread is no end of gdxd";
   expect_service(*other, endpoint);
   gdxd.set(RLIMIT_AS, before.rlim_cur);
   EXPECT_TRUE(register_file(*client, file));
