@@ -234,9 +234,19 @@ std::size_t SharedMemoryWire::receive(std::size_t max_packets, const Sink& sink)
   return taken;
 }
 
+// Drops packets under the address of a peer whose ring is here. It sends through that alone, and its user was
+// checked.
 std::size_t SharedMemoryWire::receive_udp(std::size_t max_packets, const Sink& sink) {
   in_udp_ = polled_udp_ = true;
-  const std::size_t taken = udp_->receive(max_packets, sink);
+  const auto deliver = [this, &sink](const Address& source, std::span<const std::byte> datagram) {
+    const auto is_of_source = [&source](const auto& link) { return link->source() == source; };
+    if (std::ranges::any_of(incoming_, is_of_source)) {
+      ++own_.forged_drops;
+      return;
+    }
+    sink(source, datagram);
+  };
+  const std::size_t taken = udp_->receive(max_packets, deliver);
   in_udp_ = false;
   return taken;
 }

@@ -217,6 +217,21 @@ TEST_F(UnderAttack, forged_answers_to_nothing_outstanding_are_ignored) {
   EXPECT_EQ(counters(a).transport.naks_received, 0u);
 }
 
+// As IBA has it: who passes for the peer and knows what is outstanding speaks for the peer.
+TEST_F(UnderAttack, forged_answer_to_what_is_outstanding_completes_it) {
+  Attacker spoofer(b.hca->address());
+  a.post_write(a.local(kSource, 64), b.remote(kTarget));
+  a.ring();
+  a.hca->progress();
+  roce::Headers ack = forge(Opcode::kRcAcknowledge, a.qpn, kFirstPsn);
+  ack.aeth = {.syndrome = roce::kAethAck, .msn = 1};
+  spoofer.send(a.hca->address(), ack);
+  const std::optional<Polled> polled = await_alone(a);
+  ASSERT_TRUE(polled);
+  EXPECT_EQ(polled->syndrome, Syndrome::kNone);
+  EXPECT_EQ(counters(b).transport.packets_received, 0u);
+}
+
 TEST_F(UnderAttack, flood_for_a_receive_that_is_not_there_draws_naks_at_the_bounded_rate) {
   Attacker spoofer(a.hca->address());
   const auto begin = std::chrono::steady_clock::now();
@@ -254,6 +269,43 @@ TEST_F(UnderAttack, noise_is_dropped) {
   EXPECT_GT(counters(b).wire.icrc_errors, 0u);
   EXPECT_GT(counters(b).dropped_packets, 0u);
 }
+
+// Nothing but the numbers stands behind the address and port of a UDP packet. A ring has a user.
+class AllKnowing : public testing::TestWithParam<wire::Carrier> {};
+
+TEST_P(AllKnowing, forger_passes_for_the_peer_over_udp_and_for_nobody_beside_a_ring) {
+  Node a({}, 4 << 20, GetParam());
+  Node b({}, 4 << 20, GetParam());
+  a.connect(b);
+  b.connect(a);
+  a.post_write(a.local(kSource, 8), b.remote(kTarget));
+  a.ring();
+  ASSERT_TRUE(await_send(a, b));
+  Attacker spoofer(a.hca->address());
+  const std::array<std::byte, 8> payload{std::byte{0x66}};
+  roce::Headers write = forge(Opcode::kRcWriteOnly, b.qpn, kFirstPsn + 1);
+  write.reth = {b.remote(kForbidden).address, b.mkey, payload.size()};
+  spoofer.send(b.hca->address(), write, payload);
+  const bool udp = GetParam() == wire::Carrier::kUdp;
+  const bool settled = drive(
+      a, b,
+      [&] { return b.memory[kForbidden] == std::byte{0x66} || b.hca->counters().wire.forged_drops > 0; },
+      20'000);
+  EXPECT_EQ(settled, GetParam() != wire::Carrier::kSharedMemory) << "which reads no UDP";
+  EXPECT_EQ(b.memory[kForbidden] == std::byte{0x66}, udp);
+}
+
+INSTANTIATE_TEST_SUITE_P(Carriers, AllKnowing,
+                         testing::Values(wire::Carrier::kUdp, wire::Carrier::kAuto,
+                                         wire::Carrier::kSharedMemory),
+                         [](const auto& test) {
+                           switch (test.param) {
+                             case wire::Carrier::kUdp: return "udp";
+                             case wire::Carrier::kAuto: return "auto";
+                             case wire::Carrier::kSharedMemory: break;
+                           }
+                           return "shm";
+                         });
 
 // A peer that is let in and then guesses keys: the first wrong one ends the connection, whatever it was for.
 struct Guess {
