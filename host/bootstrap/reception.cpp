@@ -56,8 +56,9 @@ bool Reception::receive_hello(Connection& connection, std::vector<Arrival>& arri
   auto frame = connection.receive({hello_});
   if (frame && !*frame) return true;
   const Status status = frame ? Status::kInvalidArgument : frame.error().status;
-  const std::string why = frame ? why_stranger(connection.socket(), user_) : frame.error().message;
-  if (why.empty()) {
+  std::string why = frame ? "" : frame.error().message;
+  if (frame && hello_ == FrameType::kHello) why = why_stranger(connection.socket(), user_);
+  if (frame && why.empty()) {
     arrivals.push_back({std::exchange(connection, Connection()), std::move(**frame)});
     return false;
   }

@@ -1,7 +1,6 @@
 // A rank's listening socket, and connections there that have not yet sent a hello. Ports get scanned, so any
-// process may connect. A connection is dropped after other bytes, after a while without bytes, or if another
-// user of this host holds its other end. Of too many connections the oldest is dropped first, because a rank
-// sends its hello at once.
+// process may connect. A connection is dropped after other bytes, or after a while without bytes. Of too many
+// connections the oldest is dropped first, because a rank sends its hello at once.
 #pragma once
 
 #include <poll.h>
@@ -29,8 +28,9 @@ class Reception {
     Frame hello;
   };
 
-  // A hello is the first frame of a connection. After any other kind than kHello the job has begun, so drops
-  // are logged as information. `user` is the one whose processes on this host may come.
+  // A hello is the first frame of a connection. One of kHello comes from processes of `user` alone, as far as
+  // they are on this host; other users' are dropped. After any other kind the job has begun, and the hello
+  // holds a number that only its ranks have; drops are logged as information.
   explicit Reception(Descriptor listener, FrameType hello = FrameType::kHello, uid_t user = geteuid())
       : listener_(std::move(listener)), hello_(hello), user_(user) {}
 
