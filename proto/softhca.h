@@ -15,6 +15,12 @@ using SofthcaProgress = int (*)();
 inline constexpr char kSofthcaWakeSymbol[] = "gdx_softhca_wake";
 using SofthcaWake = void (*)();
 
+// Signature: void gdx_softhca_share(int file). Tells that strangers get the file of this open of the device.
+// They could lock it, and so make its end unseen: it ends with the close of this descriptor, by close(2).
+// Thread-safe.
+inline constexpr char kSofthcaShareSymbol[] = "gdx_softhca_share";
+using SofthcaShare = void (*)(int file);
+
 // Signature: int gdx_softhca_raise(int event). Tells all contexts of this process an asynchronous event of
 // the device or port 1, and changes nothing else. `event` is a number of enum ibv_event_type. For tests.
 // Returns the number of contexts. Thread-safe.

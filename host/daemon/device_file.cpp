@@ -1,5 +1,6 @@
 #include "host/daemon/device_file.h"
 
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
@@ -10,6 +11,8 @@
 #include <fstream>
 #include <sstream>
 #include <string>
+
+#include "proto/softhca.h"
 
 namespace gdx::daemon {
 
@@ -38,6 +41,8 @@ Result<Descriptor> file_for_clients(int command_file) {
   const bool in_memory = !error && target.starts_with("/memfd:");
   Descriptor file = Descriptor::keep(in_memory ? ::open(path.c_str(), O_RDWR | O_CLOEXEC)
                                                : ::fcntl(command_file, F_DUPFD_CLOEXEC, 0));
+  const auto share = reinterpret_cast<SofthcaShare>(dlsym(RTLD_DEFAULT, kSofthcaShareSymbol));
+  if (share != nullptr) share(command_file);
   if (file) return file;
   return fail(Status::kSystem,
               fmt::format("cannot open the file of an HCA's context again: {}", std::strerror(errno)));

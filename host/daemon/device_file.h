@@ -14,7 +14,8 @@ namespace gdx::daemon {
 
 // Returns a descriptor of the context's file that clients may have. A character device is itself: whoever has
 // it can send the context commands. A file in memory, the software HCA's, is opened anew: clients share no
-// offset and no lock with gdxd, and can only map it. Errors: kSystem.
+// offset and no lock with gdxd, and can only map it. The context then ends with `command_file`. Errors:
+// kSystem.
 [[nodiscard]] Result<Descriptor> file_for_clients(int command_file);
 
 // Returns the bytes that whoever has a context's file can fill with pages: none of a character device.

@@ -129,7 +129,7 @@ Result<std::shared_ptr<GroupHca>> Group::open_hca(const HcaOptions& options) {
   auto hca = GDX_TRY(Hca::open(options));
   auto file = GDX_TRY(file_for_clients(hca.context()->cmd_fd));
   auto bytes = GDX_TRY(registered_bytes.take(fillable_bytes(file)));
-  hcas_[key].thing = std::make_unique<GroupHca>(GroupHca{std::move(hca), std::move(file), std::move(bytes)});
+  hcas_[key].thing = std::make_unique<GroupHca>(GroupHca{std::move(file), std::move(bytes), std::move(hca)});
   return use(hcas_, key);
 }
 

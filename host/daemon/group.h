@@ -110,10 +110,10 @@ class Owner {
 
 // An HCA that the group has open. The last client of it closes it.
 struct GroupHca {
-  Hca hca;
-  Descriptor command_file;  // of the context, for clients to map
+  Descriptor command_file;  // of the context, for clients to map; closed after the context has ended
   Quota::Share bytes;       // that they can fill
-  bool failed = false;      // guarded by the group's mutex
+  Hca hca;
+  bool failed = false;  // guarded by the group's mutex
 };
 
 struct HcaEvent {

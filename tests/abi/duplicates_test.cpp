@@ -1,4 +1,5 @@
 // Lifetime of an open of the device node: as long as any descriptor of it, in every order of closes.
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <rdma/ib_user_ioctl_cmds.h>
 #include <rdma/mlx5-abi.h>
@@ -13,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "proto/softhca.h"
 #include "tests/abi/open_device.h"
 #include "tests/abi/request.h"
 
@@ -152,6 +154,25 @@ TEST_F(Duplicates, closed_behind_the_librarys_back_the_open_ends_all_the_same) {
   EXPECT_EQ(close(unseen), 0);
   EXPECT_TRUE(becomes_free());
   for (const int fd : {null, replaced}) close(fd);
+}
+
+// A duplicate stands for the lock of a stranger, which keeps an open alive, too.
+TEST_F(Duplicates, of_a_file_that_strangers_have_one_close_ends_the_open) {
+  const auto share = reinterpret_cast<SofthcaShare>(dlsym(RTLD_DEFAULT, kSofthcaShareSymbol));
+  ASSERT_NE(share, nullptr);
+  const int fd = open_holder();
+  const int other = open(kNode, O_RDWR | O_CLOEXEC);
+  ASSERT_EQ(take_context(other), 0);
+  share(fd);
+  share(-1);
+  const int copies[] = {dup(fd), dup(other)};
+  close(dup(fd));
+  EXPECT_FALSE(device_memory_is_free());
+  for (const int number : {fd, other}) EXPECT_EQ(close(number), 0);
+  EXPECT_TRUE(device_memory_is_free());
+  EXPECT_TRUE(is_alive(copies[1]));
+  EXPECT_FALSE(is_alive(copies[0]));
+  for (const int copy : copies) close(copy);
 }
 
 TEST_F(Duplicates, put_at_the_number_of_another_open_is_not_that_one) {

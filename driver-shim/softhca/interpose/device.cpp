@@ -295,7 +295,7 @@ int Device::close(int fd) {
     // ended.
     const std::lock_guard lock(mutex_);
     if (state_ == State::kReady) {
-      drop_ended_contexts_locked(file.context);
+      drop_ended_contexts_locked(file.context, fd);
       park_unused_locked();
     }
   }
@@ -304,10 +304,13 @@ int Device::close(int fd) {
 }
 
 // Drops ended contexts. A context lives while any descriptor or mapping refers to it, duplicates too.
-void Device::drop_ended_contexts_locked(std::uint32_t closed_context) {
-  std::erase_if(parts_->contexts, [closed_context](const auto& entry) {
+void Device::drop_ended_contexts_locked(std::uint32_t closed_context, int closed) {
+  std::erase_if(parts_->contexts, [closed_context, closed](const auto& entry) {
     const auto& [number, context] = entry;
-    const bool ended = context->counted ? !context->pages.is_open() : number == closed_context;
+    const bool is_shared = context->shared_number >= 0;
+    const bool ended = context->counted && !is_shared
+                           ? !context->pages.is_open()
+                           : number == closed_context && (!is_shared || closed == context->shared_number);
     if (ended) forget_open(identity_of(context->pages.fd()));
     return ended;
   });
@@ -474,6 +477,15 @@ int Device::raise(int event) {
     ++told;
   }
   return told;
+}
+
+void Device::share(int fd) {
+  if (in_child()) return;
+  const CancellationOff uncancelled;
+  const std::lock_guard lock(mutex_);
+  if (state_ != State::kReady) return;
+  const auto found = parts_->contexts.find(tracked_file(fd).context);
+  if (found != parts_->contexts.end()) found->second->shared_number = fd;
 }
 
 void Device::wake() {

@@ -59,6 +59,8 @@ class Device : public ChannelRegistry {
   std::vector<HcaInventory> inventory();
   // Tells every context an event of its device or port. Returns the number of contexts.
   int raise(int event);
+  // Ends the context of an open with the close of this descriptor, whatever locks the file has.
+  void share(int fd);
   // Ends the sleep of the threads that drive the HCAs.
   void wake();
   // One step of every HCA that is in use, on the calling thread: a program waits for whichever it has.
@@ -96,7 +98,7 @@ class Device : public ChannelRegistry {
   void run_housekeeping();
   void flush_channels();
   void forget_channel(int fd);
-  void drop_ended_contexts_locked(std::uint32_t closed_context);
+  void drop_ended_contexts_locked(std::uint32_t closed_context, int closed = -1);
   void park_unused_locked();
   void show_failures_locked();
 

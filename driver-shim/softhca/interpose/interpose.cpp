@@ -445,6 +445,7 @@ GDX_EXPORT int ioctl(int fd, unsigned long request, ...) {
 
 GDX_EXPORT int gdx_softhca_progress() { return device().progress(); }
 GDX_EXPORT void gdx_softhca_wake() { device().wake(); }
+GDX_EXPORT void gdx_softhca_share(int file) { device().share(file); }
 GDX_EXPORT int gdx_softhca_raise(int event) { return device().raise(event); }
 
 namespace {

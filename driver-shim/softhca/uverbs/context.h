@@ -44,9 +44,10 @@ struct Context {
   Hca& hca;
   PageFile pages;
   ChannelRegistry& channels;
-  bool counted = false;  // pages.is_open() detects its end; else the close of its first descriptor
-  bool opened = false;   // GET_CONTEXT has been here
-  bool devx = false;     // and requested DevX
+  bool counted = false;    // pages.is_open() detects its end; else the close of its first descriptor
+  int shared_number = -1;  // of the descriptor whose close alone is its end
+  bool opened = false;     // GET_CONTEXT has been here
+  bool devx = false;       // and requested DevX
   std::shared_ptr<EventChannel> asyncs;
   GpuCopies gpus;
   devx::UmemTable umems;
