@@ -87,7 +87,7 @@ class Rate {
   std::uint64_t next_ns_ = 0;  // of a turn, were all of the last second taken
 };
 
-// What one user may have, with all the ids of its ranges in /etc/subuid. Threads: any.
+// Limits of one user together with all ids of its ranges in /etc/subuid. Threads: any.
 class Owner {
  public:
   Owner(uid_t user, const GroupLimits& limits);

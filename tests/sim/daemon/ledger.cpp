@@ -106,7 +106,7 @@ Ledger::Sums Ledger::sums_of(uid_t user) const {
   pools.erase(nullptr);
   sums.pools.assign(pools.begin(), pools.end());
   for (const PoolBook* const pool : sums.pools) sums.bytes += pool->rules.on_host != 0 ? pool->bytes : 0;
-  if (sums.open != 0) sums.bytes += hca_.context_bytes;  // which they share
+  if (sums.open != 0) sums.bytes += hca_.context_bytes;  // one file for all
   return sums;
 }
 
