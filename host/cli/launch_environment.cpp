@@ -153,7 +153,8 @@ Result<std::string> find_softhca() {
                           here.string(), kSofthcaLibraryVariable));
 }
 
-// The dynamic linker's list: a sanitizer's runtime must come first, what the user had comes last.
+// The dynamic linker's list. What the user had comes before the software HCA, because sanitizers and
+// allocators insist on the first place, and the software HCA works in any.
 Result<std::string> preload_list() {
   auto library = find_softhca();
   if (!library) return library;
@@ -164,12 +165,18 @@ Result<std::string> preload_list() {
   }
   std::string list = GDX_SANITIZER_RUNTIME;
   if (!list.empty()) list += ':';
-  list += *library;
   if (const char* present = std::getenv("LD_PRELOAD"); present != nullptr && *present != '\0') {
-    list += ':';
     list += present;
+    list += ':';
   }
-  return list;
+  return list + *library;
+}
+
+// Lets AddressSanitizer start in a program that is linked to it, which any preloaded library precedes. What
+// the user has set comes last and wins.
+std::string sanitizer_options() {
+  const char* const present = std::getenv("ASAN_OPTIONS");
+  return fmt::format("ASAN_OPTIONS=verify_asan_link_order=0:{}", present == nullptr ? "" : present);
 }
 
 // Returns whether executing `file` adds rights beyond this process's.
@@ -222,7 +229,8 @@ Result<std::vector<std::string>> launch_environment(const LaunchOptions& options
   if (options.hardware) return place_of_rank(this_machine(), rank, options.ranks);
   if (GDX_TRY(through_daemon())) return std::vector<std::string>{};
   const auto preload = GDX_TRY(preload_list());
-  std::vector<std::string> variables{"LD_PRELOAD=" + preload, fmt::format("{}=off", ipc::kDaemonVariable)};
+  std::vector<std::string> variables{"LD_PRELOAD=" + preload, sanitizer_options(),
+                                     fmt::format("{}=off", ipc::kDaemonVariable)};
   const SofthcaOptions& softhca = options.softhca;
   add(variables, "GDX_SOFTHCA_HCAS", softhca.hcas);
   add(variables, "GDX_SOFTHCA_ADDR", softhca.address);

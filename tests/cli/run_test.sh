@@ -66,6 +66,50 @@ case $case_name in
     run 100 taskset -c 0,1 "$gdx" run --ranks 2 -- "${both[@]}"
     [ "$(sort -u "$out")" = 0-1 ] || fail "ranks are pinned unasked"
     ;;
+  preloads)
+    # Programs of sanitizers, and what else insists on a place in the list, start and find the HCA. Of AddressSanitizer's
+    # also with its runtime preloaded as its message tells, and below a shell; and it still finds a fault.
+    cat >"$folder/opens.c" <<'END'
+#include <infiniband/verbs.h>
+#include <stdlib.h>
+int main(int count, char** words) {
+  struct ibv_device** all = ibv_get_device_list(NULL);
+  struct ibv_context* context = all != NULL && all[0] != NULL ? ibv_open_device(all[0]) : NULL;
+  if (context == NULL) return 3;
+  char* byte = malloc(1);
+  free(byte);
+  if (count > 1) return *byte + (words == NULL);
+  ibv_free_device_list(all);
+  return ibv_close_device(context);
+}
+END
+    tried=0
+    opens() {  # LIBRARIES COMMAND...
+      local libraries=$1
+      shift
+      LD_PRELOAD=$libraries run 100 "$gdx" run -- "$@"
+      expect_status 0
+      tried=$((tried + 1))
+    }
+    for sanitizer in address thread undefined leak; do
+      if ! cc -g -fsanitize=$sanitizer "$folder/opens.c" -o "$folder/$sanitizer" -libverbs >"$out" 2>&1; then
+        echo "SKIPPED: no compiler here that links -fsanitize=$sanitizer and libibverbs"
+        continue
+      fi
+      opens '' "$folder/$sanitizer"
+      [ $sanitizer = address ] || continue
+      opens '' sh -c "$folder/address; exit \$?"
+      opens "$(cc -print-file-name=libasan.so)" "$folder/address"
+      timeout --kill-after=5 200 "$gdx" run -- "$folder/address" fault >"$out" 2>&1
+      expect 'AddressSanitizer: heap-use-after-free'
+    done
+    for library in libjemalloc.so.2 libtcmalloc.so.4 libmimalloc.so.2 libprofiler.so.0 heaptrack/libheaptrack_preload.so; do
+      found=$(find -L /usr/lib /usr/local/lib -path "*/$library" 2>/dev/null | head -n 1)
+      [ -n "$found" ] || { echo "SKIPPED: no $library here"; continue; }
+      opens "$found" ibv_devinfo
+    done
+    [ $tried -gt 0 ] || exit 77
+    ;;
   label)
     run 100 "$gdx" run --label --ranks 11 -- sh -c '[ $GDX_RANK = 3 ] && printf "a\n\nc"; [ $GDX_RANK != 10 ] || echo d'
     expect_status 0

@@ -108,11 +108,12 @@ TEST_F(Launcher, ranks_block_no_signal_of_the_launcher) {
   EXPECT_EQ(status_of(options), 0);
 }
 
-TEST_F(Launcher, what_the_user_preloads_comes_behind_the_software_hca) {
+TEST_F(Launcher, what_the_user_preloads_comes_before_the_software_hca) {
   const char* const present = std::getenv("LD_PRELOAD");
   const std::string before = present == nullptr ? "" : present;
   setenv("LD_PRELOAD", "libm.so.6", 1);
-  EXPECT_EQ(status_of(shell("case $LD_PRELOAD in *" EMPTY_PRELOAD ":libm.so.6) ;; *) exit 1 ;; esac", 1)), 0);
+  EXPECT_EQ(status_of(shell("case $LD_PRELOAD in *libm.so.6:*" EMPTY_PRELOAD ") ;; *) exit 1 ;; esac", 1)),
+            0);
   if (present == nullptr) {
     unsetenv("LD_PRELOAD");
   } else {
