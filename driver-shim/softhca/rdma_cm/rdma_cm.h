@@ -6,6 +6,7 @@
 #pragma once
 
 #include <rdma/rdma_user_cm.h>
+#include <sys/socket.h>
 
 #include <array>
 #include <atomic>
@@ -107,11 +108,14 @@ struct CmId {
   std::uint32_t connection = 0;  // of port->agent(); 0: none
   std::uint32_t events_reported = 0;
   std::uint8_t tos = 0;
-  std::uint8_t ack_timeout = 0;  // as chosen by the program, if not 0
+  std::optional<std::uint8_t> ack_timeout;  // as chosen by the program; 0 for none
+  std::uint8_t packet_life_time = kPacketLifeTime;
   bool reuse_address = false;
-  bool one_family = false;  // of a wildcard: not reached over the other family
+  std::optional<bool> one_family;  // as chosen by the program, or by the bound address
 
   [[nodiscard]] bool is_datagram() const;
+  // Returns whether its wildcard means addresses of its own family alone.
+  [[nodiscard]] bool has_one_family() const { return one_family.value_or(source.family == AF_INET); }
   [[nodiscard]] std::uint64_t service_id(std::uint16_t at_port) const;
 };
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -147,8 +148,11 @@ bool RdmaCm::port_number_taken(const CmId& id, const CmPort* port, std::uint16_t
     const CmId& other = *it.second;
     const bool bound = &other != &id && other.state != CmId::State::kIdle && other.connection == 0;
     const bool overlaps = other.port == nullptr || port == nullptr || other.port == port;
-    const bool shared = id.reuse_address && other.reuse_address && other.state != CmId::State::kListening;
-    return bound && other.port_space == id.port_space && other.source.port == number && overlaps && !shared;
+    const bool apart =
+        id.has_one_family() && other.has_one_family() && id.source.family != other.source.family;
+    const bool shared = id.reuse_address && other.reuse_address;
+    return bound && other.port_space == id.port_space && other.source.port == number && overlaps && !apart &&
+           !shared;
   });
 }
 
@@ -164,6 +168,7 @@ Errno RdmaCm::bind(CmId& id, const CmAddress& address) {
     port = found ? *found : nullptr;
   }
   std::uint16_t number = address.port;
+  id.source.family = address.family;
   if (number != 0 && !may_bind_port(number)) return EACCES;
   if (number != 0 && port_number_taken(id, port, number)) return EADDRINUSE;
   const std::uint32_t first = random_() % kEphemeralPorts;
@@ -273,6 +278,9 @@ Errno RdmaCm::resolve_route(CmCall& call) {
   if (!id) return id.error();
   if ((*id)->state != CmId::State::kAddressResolved) return EINVAL;
   (*id)->state = CmId::State::kRouteResolved;
+  // Half of the ACK timeout, if the program has chosen one, as Linux derives it on RoCE.
+  if (const std::uint8_t timeout = (*id)->ack_timeout.value_or(0); timeout != 0)
+    (*id)->packet_life_time = static_cast<std::uint8_t>(timeout - 1);
   queue_event(**id, ProgramEvent::kRouteResolved, 0, nullptr);
   return 0;
 }
@@ -290,13 +298,18 @@ Errno RdmaCm::listen(CmCall& call) {
     name_refused("rdma_cm addresses of family AF_IB");
     return EOPNOTSUPP;
   }
+  // A listener shares its address with nobody, whatever ids were bound there before.
+  if (std::exchange(id.reuse_address, false) && port_number_taken(id, id.port, id.source.port)) {
+    id.reuse_address = true;
+    return EADDRINUSE;
+  }
   const std::uint32_t backlog =
       asked.backlog > 0 && asked.backlog < kMaxBacklog ? asked.backlog : kMaxBacklog;
   std::vector<CmPort*> listening;
   for (const auto& port : ports_) {
     if (id.port != nullptr && id.port != port.get()) continue;
     const bool same_family = port->hca().address().is_ipv4() == (id.source.family == AF_INET);
-    if (id.one_family && !same_family) continue;
+    if (id.has_one_family() && !same_family) continue;
     if (!port->agent().listen(id.service_id(id.source.port), id.number, backlog)) {
       for (CmPort* const done : listening) done->agent().stop_listening(id.service_id(id.source.port));
       return EADDRINUSE;
@@ -362,15 +375,16 @@ Errno RdmaCm::set_option(CmCall& call) {
   switch (asked.optname) {
     case RDMA_OPTION_ID_TOS: id.tos = byte; return 0;
     case RDMA_OPTION_ID_REUSEADDR:
-      if (id.state != CmId::State::kIdle) return EINVAL;
+      if (id.state != CmId::State::kIdle && (number == 0 || id.state == CmId::State::kListening))
+        return EINVAL;
       id.reuse_address = number != 0;
       return 0;
     case RDMA_OPTION_ID_AFONLY:
-      if (id.state != CmId::State::kIdle) return EINVAL;
+      if (id.state != CmId::State::kIdle && id.state != CmId::State::kBound) return EINVAL;
       id.one_family = number != 0;
       return 0;
     case RDMA_OPTION_ID_ACK_TIMEOUT:
-      if (byte > kMaxAckTimeout) return EINVAL;
+      if (byte > kMaxAckTimeout || id.qp_type != IBV_QPT_RC) return EINVAL;
       id.ack_timeout = byte;
       return 0;
     default: return ENOSYS;

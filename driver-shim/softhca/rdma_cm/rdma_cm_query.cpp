@@ -118,7 +118,7 @@ Errno query_path(const CmCall& call, const rdma_ucm_query& asked, const CmId& id
     record.mtu =
         static_cast<std::uint8_t>(kExactly << kSelectorShift | id.port->agent().config().max_path_mtu);
     record.rate = kExactly << kSelectorShift | kRate100Gbps;
-    record.packet_life_time = kExactly << kSelectorShift | kPacketLifeTime;
+    record.packet_life_time = kExactly << kSelectorShift | id.packet_life_time;
     answer.path.flags = IB_PATH_GMP | IB_PATH_PRIMARY | IB_PATH_BIDIRECTIONAL;
     std::memcpy(answer.path.path_rec, &record, sizeof record);
   }
@@ -126,7 +126,7 @@ Errno query_path(const CmCall& call, const rdma_ucm_query& asked, const CmId& id
 }
 
 // The part of a route that is known once it is resolved.
-void write_route(ib_user_path_rec& to, const gdx::cm::Path& path, std::uint8_t mtu) {
+void write_route(ib_user_path_rec& to, const CmId& id, const gdx::cm::Path& path) {
   to.dlid = htobe16(recorded_lid(path.remote_lid));
   to.slid = htobe16(recorded_lid(path.local_lid));
   to.flow_label = htobe32(path.flow_label);
@@ -136,9 +136,9 @@ void write_route(ib_user_path_rec& to, const gdx::cm::Path& path, std::uint8_t m
   to.hop_limit = path.hop_limit;
   to.traffic_class = path.traffic_class;
   to.mtu_selector = to.rate_selector = to.packet_life_time_selector = kExactly;
-  to.mtu = mtu;
+  to.mtu = id.port->agent().config().max_path_mtu;
   to.rate = kRate100Gbps;
-  to.packet_life_time = kPacketLifeTime;
+  to.packet_life_time = id.packet_life_time;
 }
 
 // Before a connection is known, and for datagrams.
@@ -186,7 +186,7 @@ Errno fill_connected(ib_uverbs_qp_attr& to, const CmId& id, const cm::Connection
       to.sq_psn = parameters.send_psn;
       if (reliable) {
         to.qp_attr_mask |= IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
-        to.timeout = path.ack_timeout;
+        to.timeout = id.ack_timeout.value_or(path.ack_timeout);
         to.retry_cnt = parameters.retry_count;
         to.rnr_retry = parameters.rnr_retry_count;
         to.max_rd_atomic = parameters.initiator_depth;
@@ -214,7 +214,7 @@ gdx::cm::Path RdmaCm::path_of(const CmId& id) {
     }
     path.ack_timeout = requested.ack_timeout;
   }
-  if (id.ack_timeout != 0) path.ack_timeout = id.ack_timeout;
+  if (id.ack_timeout.value_or(0) != 0) path.ack_timeout = *id.ack_timeout;  // none is of no path
   return path;
 }
 
@@ -251,7 +251,7 @@ Errno RdmaCm::query_route(CmCall& call) {
     if (id.destination.family != 0) std::ranges::copy(path.remote_gid, answer.ib_route[0].dgid);
     answer.ib_route[0].pkey = htobe16(kPkey);
     answer.num_paths = has_path(id) ? 1 : 0;
-    if (has_path(id)) write_route(answer.ib_route[0], path, id.port->agent().config().max_path_mtu);
+    if (has_path(id)) write_route(answer.ib_route[0], id, path);
   }
   return respond(asked.response, answer, call.output_bytes);
 }

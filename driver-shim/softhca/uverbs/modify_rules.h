@@ -9,7 +9,7 @@
 
 namespace gdx::softhca::uverbs {
 
-// Bits of enum ib_qp_attr_mask that concern no queue pair of this HCA, but that a program may set.
+// Bits of enum ib_qp_attr_mask that change nothing: what they state must be so already.
 inline constexpr std::uint32_t kCurrentStateAttribute = 1u << 1;
 inline constexpr std::uint32_t kMigrationStateAttribute = 1u << 18;
 

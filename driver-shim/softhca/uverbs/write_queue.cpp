@@ -93,6 +93,9 @@ Errno modify_qp(Context& context, const ib_uverbs_modify_qp& asked) {
   auto& object = static_cast<QueuePairObject&>(**found);
   const ErrnoOr<QpAttributes> current = context.hca.query_qp(object.number);
   if (!current) return current.error();
+  if ((asked.attr_mask & kCurrentStateAttribute) != 0 &&
+      asked.cur_qp_state != static_cast<std::uint8_t>(current->state))
+    return EINVAL;
   const QpState to = (asked.attr_mask & kQpState) != 0 ? attributes->state : current->state;
   if (!may_modify(object.qp_type, current->state, to, asked.attr_mask)) return EINVAL;
   if ((asked.attr_mask & kMigrationStateAttribute) != 0 && asked.path_mig_state != kMigrated) return EINVAL;

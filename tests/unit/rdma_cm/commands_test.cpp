@@ -234,6 +234,7 @@ TEST_F(CmCommands, port_is_taken_by_ids_of_its_space_and_addresses) {
     CmAddress address;
     bool shares = false;
     bool listening = false;
+    std::optional<bool> one_family = std::nullopt;
   };
   struct Case {
     const char* what;
@@ -242,6 +243,7 @@ TEST_F(CmCommands, port_is_taken_by_ids_of_its_space_and_addresses) {
     Errno error;
   };
   const CmAddress next = address_of("127.0.0.3", 7472);
+  const CmAddress any_v6 = address_of("::", 7471);
   for (const Case& c :
        {Case{"the same", {RDMA_PS_TCP, first_address}, {RDMA_PS_TCP, first_address}, EADDRINUSE},
         Case{"every one", {RDMA_PS_TCP, any_address}, {RDMA_PS_TCP, first_address}, EADDRINUSE},
@@ -255,6 +257,23 @@ TEST_F(CmCommands, port_is_taken_by_ids_of_its_space_and_addresses) {
         Case{"one listens",
              {RDMA_PS_TCP, first_address, true, true},
              {RDMA_PS_TCP, first_address, true},
+             EADDRINUSE},
+        Case{"every one of each family",
+             {RDMA_PS_TCP, any_address, false, true, true},
+             {RDMA_PS_TCP, any_v6, false, true, true},
+             0},
+        Case{"IPv4 means itself alone",
+             {RDMA_PS_TCP, any_v6, false, true, true},
+             {RDMA_PS_TCP, any_address, false, true},
+             0},
+        Case{"every one of both", {RDMA_PS_TCP, any_v6}, {RDMA_PS_TCP, any_address}, EADDRINUSE},
+        Case{"one of both, one not",
+             {RDMA_PS_TCP, any_v6, false, false, true},
+             {RDMA_PS_TCP, any_address, false, false, false},
+             EADDRINUSE},
+        Case{"every one of one family",
+             {RDMA_PS_TCP, any_address, false, false, true},
+             {RDMA_PS_TCP, first_address, false, false, true},
              EADDRINUSE}}) {
     SCOPED_TRACE(c.what);
     std::array<std::uint32_t, 2> ids{};
@@ -262,6 +281,9 @@ TEST_F(CmCommands, port_is_taken_by_ids_of_its_space_and_addresses) {
       const Id& wanted = second ? c.second : c.first;
       const std::uint32_t id = ids[second ? 1 : 0] = program_.create(wanted.space);
       ASSERT_EQ(program_.set_option(id, RDMA_OPTION_ID_REUSEADDR, wanted.shares ? 1 : 0, 4), 0);
+      if (wanted.one_family) {
+        EXPECT_EQ(program_.set_option(id, RDMA_OPTION_ID_AFONLY, *wanted.one_family ? 1 : 0, 4), 0);
+      }
       EXPECT_EQ(program_.bind(id, wanted.address), second ? c.error : 0);
       EXPECT_EQ(wanted.listening ? program_.listen(id) : 0, 0);
     }
@@ -269,6 +291,22 @@ TEST_F(CmCommands, port_is_taken_by_ids_of_its_space_and_addresses) {
     EXPECT_EQ(program_.bind(ids[1], c.second.address), c.error == 0 ? EINVAL : 0);
     program_.destroy(ids[1]);
   }
+}
+
+TEST_F(CmCommands, listener_shares_its_port_with_no_bound_id) {
+  const std::array<std::uint32_t, 2> ids{program_.create(), program_.create()};
+  for (const std::uint32_t id : ids) {
+    ASSERT_EQ(program_.set_option(id, RDMA_OPTION_ID_REUSEADDR, 1, 4), 0);
+    ASSERT_EQ(program_.bind(id, first_address), 0);
+  }
+  EXPECT_EQ(program_.listen(ids[1]), EADDRINUSE);
+  EXPECT_EQ(program_.set_option(ids[1], RDMA_OPTION_ID_REUSEADDR, 0, 4), EINVAL);
+  const std::uint32_t third = program_.create();
+  ASSERT_EQ(program_.set_option(third, RDMA_OPTION_ID_REUSEADDR, 1, 4), 0);
+  EXPECT_EQ(program_.bind(third, first_address), 0) << "it still shares";
+  program_.destroy(third);
+  program_.destroy(ids[0]);
+  EXPECT_EQ(program_.listen(ids[1]), 0);
 }
 
 TEST_F(CmCommands, bound_address_is_an_hcas_or_every_ones_and_a_port_of_none_is_chosen) {
@@ -465,20 +503,28 @@ TEST_F(CmCommands, options_judge_their_length_value_and_time) {
     std::uint32_t name;
     std::int32_t value;
     std::uint32_t length_bytes;
-    Errno idle;
-    Errno bound;
+    Errno errors[3];  // by stage
   };
-  for (const bool bound : {false, true}) {
-    ASSERT_EQ(bound ? program_.bind(id, first_address) : 0, 0);
-    for (const Case& c :
-         {Case{RDMA_OPTION_ID_TOS, 255, 1, 0, 0}, Case{RDMA_OPTION_ID_TOS, 1, 4, EINVAL, EINVAL},
-          Case{RDMA_OPTION_ID_REUSEADDR, 1, 4, 0, EINVAL},
-          Case{RDMA_OPTION_ID_REUSEADDR, 1, 1, EINVAL, EINVAL}, Case{RDMA_OPTION_ID_AFONLY, 1, 4, 0, EINVAL},
-          Case{RDMA_OPTION_ID_AFONLY, 1, 1, EINVAL, EINVAL}, Case{RDMA_OPTION_ID_ACK_TIMEOUT, 31, 1, 0, 0},
-          Case{RDMA_OPTION_ID_ACK_TIMEOUT, 32, 1, EINVAL, EINVAL},
-          Case{RDMA_OPTION_ID_ACK_TIMEOUT, 1, 4, EINVAL, EINVAL}, Case{4, 1, 4, ENOSYS, ENOSYS}})
-      EXPECT_EQ(program_.set_option(id, c.name, c.value, c.length_bytes), bound ? c.bound : c.idle) << c.name;
+  enum { kIdle, kBound, kListening };
+  for (const int stage : {kIdle, kBound, kListening}) {
+    ASSERT_EQ(stage == kBound ? program_.bind(id, first_address) : 0, 0);
+    ASSERT_EQ(stage == kListening ? program_.listen(id) : 0, 0);
+    for (const Case& c : {Case{RDMA_OPTION_ID_TOS, 255, 1, {0, 0, 0}},
+                          Case{RDMA_OPTION_ID_TOS, 1, 4, {EINVAL, EINVAL, EINVAL}},
+                          Case{RDMA_OPTION_ID_REUSEADDR, 0, 4, {0, EINVAL, EINVAL}},
+                          Case{RDMA_OPTION_ID_REUSEADDR, 1, 4, {0, 0, EINVAL}},
+                          Case{RDMA_OPTION_ID_REUSEADDR, 1, 1, {EINVAL, EINVAL, EINVAL}},
+                          Case{RDMA_OPTION_ID_AFONLY, 1, 4, {0, 0, EINVAL}},
+                          Case{RDMA_OPTION_ID_AFONLY, 1, 1, {EINVAL, EINVAL, EINVAL}},
+                          Case{RDMA_OPTION_ID_ACK_TIMEOUT, 31, 1, {0, 0, 0}},
+                          Case{RDMA_OPTION_ID_ACK_TIMEOUT, 32, 1, {EINVAL, EINVAL, EINVAL}},
+                          Case{RDMA_OPTION_ID_ACK_TIMEOUT, 1, 4, {EINVAL, EINVAL, EINVAL}},
+                          Case{4, 1, 4, {ENOSYS, ENOSYS, ENOSYS}}})
+      EXPECT_EQ(program_.set_option(id, c.name, c.value, c.length_bytes), c.errors[stage])
+          << c.name << " at stage " << stage;
   }
+  const std::uint32_t of_datagrams = program_.create(RDMA_PS_UDP);
+  EXPECT_EQ(program_.set_option(of_datagrams, RDMA_OPTION_ID_ACK_TIMEOUT, 1, 1), EINVAL);
   rdma_ucm_set_option option{
       .optval = kNowhere, .id = id, .level = RDMA_OPTION_ID, .optname = RDMA_OPTION_ID_TOS, .optlen = 1};
   EXPECT_EQ(program_.command(RDMA_USER_CM_CMD_SET_OPTION, option), EFAULT);

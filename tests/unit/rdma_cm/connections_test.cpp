@@ -127,7 +127,8 @@ class Connections : public testing::TestWithParam<bool> {
   std::uint32_t routed(std::uint16_t space = RDMA_PS_TCP, std::uint8_t qp_type = 0) {
     const std::uint32_t id = client_.routed(server_address, space, qp_type);
     EXPECT_EQ(client_.set_option(id, RDMA_OPTION_ID_TOS, kTos, 1), 0);
-    EXPECT_EQ(client_.set_option(id, RDMA_OPTION_ID_ACK_TIMEOUT, kTimeout, 1), 0);
+    const bool waits = space == RDMA_PS_TCP || qp_type == IBV_QPT_RC;
+    EXPECT_EQ(client_.set_option(id, RDMA_OPTION_ID_ACK_TIMEOUT, kTimeout, 1), waits ? 0 : EINVAL);
     return id;
   }
   // Returns the passive id of a request that has arrived and is read.
@@ -319,6 +320,7 @@ TEST_P(Connections, request_is_what_its_program_gave_and_the_other_program_is_to
                         .srq = true};
     request.transport = type == IBV_QPT_UC ? Transport::kUc : Transport::kRc;
     request.path = out_.path();
+    if (type == IBV_QPT_UC) request.path.ack_timeout = 15;
     request.retry_count = 6;
     request.path_mtu = kMtuCode;
     request.local_response_timeout = request.remote_response_timeout = 17;
@@ -470,6 +472,33 @@ TEST_P(Connections, reject_has_its_reason_and_the_private_data_that_fit) {
     std::fill_n(rejected.param.conn.private_data, kRoom, std::uint8_t{0x7e});
     EXPECT_PRED_FORMAT2(same_bytes, event, rejected);
     EXPECT_EQ(server_.reject(passive, 0, 0), EINVAL) << "it is rejected";
+  }
+}
+
+TEST_P(Connections, ack_timeout_is_the_queue_pairs_even_if_none_and_twice_the_life_time_of_the_route) {
+  server_.listen_at(server_address);
+  for (const auto& [timeout, life_time, requested_timeout] :
+       {std::array{19, 18, 19}, std::array{0, 14, 15}}) {
+    const std::uint32_t active = client_.create();
+    ASSERT_EQ(client_.resolve(active, server_address), 0);
+    client_.expect_event(ProgramEvent::kAddressResolved);
+    ASSERT_EQ(client_.set_option(active, RDMA_OPTION_ID_ACK_TIMEOUT, timeout, 1), 0);
+    ASSERT_EQ(client_.resolve_route(active), 0);
+    client_.expect_event(ProgramEvent::kRouteResolved);
+    rdma_ucm_query body{};
+    body.id = active;
+    const auto route = client_.ask<rdma_ucm_query_route_resp>(RDMA_USER_CM_CMD_QUERY_ROUTE, body);
+    EXPECT_EQ(route.ib_route[0].packet_life_time, life_time);
+    rdma_ucm_conn_param asked = active_parameters();
+    asked.qp_num += static_cast<std::uint32_t>(timeout);
+    ASSERT_EQ(client_.connect(active, asked), 0);
+    EXPECT_EQ(newest(client_).path.ack_timeout, requested_timeout);
+    deliver_all(network_);
+    const std::uint32_t passive = server_.event().id;
+    ASSERT_EQ(server_.accept(passive, active_parameters()), 0);
+    deliver_all(network_);
+    client_.event();
+    EXPECT_EQ(attributes(client_, active, IBV_QPS_RTS).timeout, timeout);
   }
 }
 

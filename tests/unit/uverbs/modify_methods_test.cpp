@@ -69,6 +69,7 @@ TEST_F(QueueMethods, queue_pair_changed_is_queried_as_it_was_set) {
   constexpr std::uint32_t kToRts =
       kQpState | kQpTimeout | kQpRetryCount | kQpRnrRetry | kQpSendPsn | kQpMaxRdAtomic;
   constexpr std::uint32_t kMigration = 1u << 18;
+  constexpr std::uint32_t kCurrent = 1u << 1;
   EXPECT_EQ(change(1, kToInit, [](auto& it) { it.port_num = 2; }), EINVAL);
   EXPECT_EQ(change(1, kToInit, [](auto& it) { it.pkey_index = 1; }), EINVAL);
   EXPECT_EQ(change(7, kToInit, right), EINVAL);
@@ -96,7 +97,10 @@ TEST_F(QueueMethods, queue_pair_changed_is_queried_as_it_was_set) {
   EXPECT_EQ(hca_->query_qp(number_of(handle))->remote, wire::Address::ipv4(0x7f000102));
   EXPECT_EQ(change(3, kToRts, [](auto& it) { it.max_rd_atomic = 17; }), EINVAL);
   EXPECT_EQ(change(3, kToRts | kMigration, [](auto& it) { it.path_mig_state = 1; }), EINVAL);
-  ASSERT_EQ(change(3, kToRts | kMigration, [](auto& it) { it.pkey_index = it.port_num = 9; }), 0);
+  EXPECT_EQ(change(3, kToRts | kCurrent, [](auto& it) { it.cur_qp_state = 3; }), EINVAL) << "it is in RTR";
+  ASSERT_EQ(change(3, kToRts | kMigration | kCurrent,
+                   [](auto& it) { it.pkey_index = it.port_num = 9, it.cur_qp_state = 2; }),
+            0);
   ib_uverbs_query_qp query{};
   query.qp_handle = handle;
   EXPECT_EQ(bytes_of(answer<ib_uverbs_query_qp_resp>(IB_USER_VERBS_CMD_QUERY_QP, query)),
