@@ -87,7 +87,8 @@ Errno check_access(std::uint64_t address, std::uint64_t length_bytes, Use use) {
     if (std::sscanf(line.c_str(), "%" SCNx64 "-%" SCNx64 " %4s", &first, &past, rights.data()) != 3)
       return EFAULT;
     if (past <= checked) continue;
-    const bool allowed = rights[0] == 'r' && (use == Use::kRead || rights[1] == 'w');
+    const bool allowed =
+        rights[use == Use::kRead ? 0 : 1] != '-';  // Linux pins what may be written by that alone
     if (first > checked || !allowed) return EFAULT;
     checked = past;
   }

@@ -194,6 +194,10 @@ TEST_F(MemoryMethods, region_of_memory_that_is_not_the_programs_is_refused) {
     EXPECT_EQ(error_of(IB_USER_VERBS_CMD_REG_MR, core), wrong.error == ENOENT ? EINVAL : wrong.error);
   }
   EXPECT_EQ(error_of_region(kAddress, {pd_, end - 8192, 8192, end - 8192, 4}), 0) << "of which peers read";
+  mprotect(arena_.data(), kPageBytes, PROT_WRITE);
+  EXPECT_EQ(error_of_region(kAddress, {pd_, at(0), 8192, at(0), 1}), 0) << "not readable to the program";
+  EXPECT_EQ(error_of_region(kAddress, {pd_, at(0), 8192, at(0), 4}), EFAULT)
+      << "nor to an HCA that only reads";
   for (const std::uint16_t id :
        {kAddress.pd, kAddress.start, kAddress.length, kAddress.iova, kAddress.access})
     EXPECT_EQ(make_region(kAddress, valid).leave_out(id).run(*context_), EINVAL) << id;
