@@ -23,6 +23,7 @@
 #include "tests/e2e/comes_true.h"
 #include "tests/e2e/connected.h"
 #include "tests/e2e/must.h"
+#include "tests/e2e/stderr_file.h"
 #include "tests/e2e/vain_wait.h"
 #include "tests/fuzz/daemon_attacker.h"
 
@@ -554,7 +555,10 @@ TEST(DaemonPlace, of_nobody_who_serves_is_passed_over) {
   const auto server = must(Server::listen({.path = path, .limits = limits}));
   std::thread thread([&] { EXPECT_TRUE(server->run()); });
   setenv("XDG_RUNTIME_DIR", folder.c_str(), 1);
+  const StderrFile log;
   const auto hca = Hca::open();
+  EXPECT_THAT(log.text(),
+              HasSubstr("warning: this process opens its HCA by itself: gdxd gives a user no more"));
   EXPECT_TRUE(hca && !hca->daemon());
   setenv(ipc::kDaemonVariable, ("unix:" + path).c_str(), 1);
   EXPECT_THAT(Hca::open().error().message, HasSubstr("0 clients"));
