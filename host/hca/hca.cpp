@@ -183,8 +183,8 @@ Routing read_routing(std::span<const std::uint8_t> general, std::span<const std:
 }
 
 void warn_of_undestroyed() {
-  log::warn("an HCA object could not be destroyed ({}): the HCA may be in a fatal error",
-            std::strerror(errno));
+  log::warn_of_others("an HCA object could not be destroyed ({}): the HCA may be in a fatal error",
+                      std::strerror(errno));
 }
 
 Result<std::vector<std::string>> list_hcas() {
