@@ -11,8 +11,9 @@ namespace {
 
 std::vector<const char*> silent_counters() {
   const char* const wire = std::getenv("GDX_SOFTHCA_WIRE");
-  if (wire == nullptr || std::strcmp(wire, "shm") != 0) return {"softhca_icrc_errors"};
-  return {"softhca_icrc_errors", "out_of_sequence", "rnr_nak_retry_err"};
+  if (wire == nullptr || std::strcmp(wire, "shm") != 0)
+    return {"softhca_icrc_errors", "softhca_forged_drops"};
+  return {"softhca_icrc_errors", "softhca_forged_drops", "out_of_sequence", "rnr_nak_retry_err"};
 }
 
 }  // namespace
