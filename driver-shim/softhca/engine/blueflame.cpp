@@ -5,6 +5,7 @@
 #include <bit>
 #include <cstring>
 
+#include "driver-shim/softhca/engine/guarded_access.h"
 #include "driver-shim/softhca/engine/planted_fault.h"
 #include "proto/byte_order.h"
 #include "proto/mlx5/wqe.h"
@@ -72,9 +73,12 @@ bool DoorbellWrite::is_copy_of(std::span<const std::byte> ring, std::uint16_t in
   const bool is_nop = (first_dword(value()) & 0xff) == static_cast<std::uint32_t>(mlx5::WqeOpcode::kNop);
   const std::size_t start = index * mlx5::kWqeBasicBlockBytes % ring.size();
   const std::size_t before_wrap = std::min(copy.size(), ring.size() - start);
-  if (is_nop) return std::memcmp(copy.data(), ring.data() + start, sizeof value()) == 0;
-  return std::memcmp(copy.data(), ring.data() + start, before_wrap) == 0 &&
-         std::memcmp(copy.data() + before_wrap, ring.data(), copy.size() - before_wrap) == 0;
+  bool same = false;
+  const bool there = guarded(ring.data(), ring.size(), [&] {
+    same = std::memcmp(copy.data(), ring.data() + start, is_nop ? sizeof value() : before_wrap) == 0 &&
+           (is_nop || std::memcmp(copy.data() + before_wrap, ring.data(), copy.size() - before_wrap) == 0);
+  });
+  return there && same;
 }
 
 }  // namespace gdx::softhca

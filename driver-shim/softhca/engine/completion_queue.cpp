@@ -69,15 +69,19 @@ CompletionQueue::CompletionQueue(const CompletionQueueSpec& spec, ForeignMemory*
     foreign_->synchronize();
     return;
   }
-  std::atomic_ref(arm.raw).store(never.raw, std::memory_order_release);
+  static_cast<void>(guarded(&arm, sizeof arm, [&arm, raw = never.raw] {
+    std::atomic_ref(arm.raw).store(raw, std::memory_order_release);
+  }));
 }
 
 // Reads a record. An unreadable one counts as that of an empty queue.
 std::uint32_t CompletionQueue::record(std::size_t which) const {
   Be32& record = spec_.doorbell_record[which];
   const auto* const at = reinterpret_cast<const std::byte*>(&record);
-  if (foreign_ == nullptr || foreign_->empty() || foreign_->find(at) == nullptr) return load_record(record);
-  Be32 value = which == mlx5::kArmRecord ? kNeverArmed : 0;
+  const std::uint32_t absent = which == mlx5::kArmRecord ? kNeverArmed : 0;
+  if (foreign_ == nullptr || foreign_->empty() || foreign_->find(at) == nullptr)
+    return load_record(record, absent);
+  Be32 value = absent;
   static_cast<void>(foreign_->load(reinterpret_cast<std::byte*>(&value), at, sizeof value));
   return value;
 }
@@ -109,6 +113,7 @@ bool CompletionQueue::write(const Completion& completion) {
 }
 
 // Stores word by word and atomically, because a reader of a collapsed queue reads an entry while it changes.
+// An entry for which there is no memory any more is lost, and so is whoever would read it.
 void CompletionQueue::store(const mlx5::Cqe64& cqe) {
   const auto words = std::bit_cast<std::array<std::uint64_t, 8>>(cqe);
   const std::uint64_t index = spec_.collapsed ? 0 : producer_ & (entries() - 1);
@@ -122,11 +127,8 @@ void CompletionQueue::store(const mlx5::Cqe64& cqe) {
     }
     foreign_->synchronize();  // payload before the entry that announces it
   }
-  auto* to = reinterpret_cast<std::uint64_t*>(at);
-  for (std::size_t i = 0; i + 1 < words.size(); ++i) {
-    std::atomic_ref(to[i]).store(words[i], std::memory_order_relaxed);
-  }
-  std::atomic_ref(to[words.size() - 1]).store(words.back(), std::memory_order_release);
+  const auto* const from = reinterpret_cast<const std::byte*>(words.data());
+  static_cast<void>(store_words(at, from, words.size()));
 }
 
 void CompletionQueue::check_arm() {

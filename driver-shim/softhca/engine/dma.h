@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "driver-shim/softhca/engine/guarded_access.h"
 #include "proto/byte_order.h"
 #include "proto/mapping_order.h"
 
@@ -15,34 +16,42 @@ inline bool is_aligned(const void* at, std::size_t bytes) {
   return reinterpret_cast<std::uintptr_t>(at) % bytes == 0;
 }
 
+// Returns whether a range of the program's is a few words, which are copied one by one.
+inline bool is_few_words(const void* at, std::size_t length_bytes) {
+  constexpr std::size_t kMostBytes = 128;
+  return length_bytes % 8 == 0 && length_bytes - 8 <= kMostBytes - 8 && is_aligned(at, 8);
+}
+
 // Stores a range. Ordering: its last aligned 8 B, if it has any, are stored last, at once and with release.
-// So a thread that acquires them reads the rest.
-inline void dma_store(std::byte* to, const std::byte* from, std::size_t length_bytes) {
-  if (length_bytes < 8 || !is_aligned(to + length_bytes, 8)) {
-    std::memcpy(to, from, length_bytes);
-    return;
-  }
-  const std::size_t head_bytes = length_bytes - 8;
-  std::memcpy(to, from, head_bytes);
-  std::uint64_t tail = 0;
-  std::memcpy(&tail, from + head_bytes, sizeof tail);
-  std::atomic_ref(*reinterpret_cast<std::uint64_t*>(to + head_bytes)).store(tail, std::memory_order_release);
+// So a thread that acquires them reads the rest. False: the program has unmapped or protected a part.
+[[nodiscard]] inline bool dma_store(std::byte* to, const std::byte* from, std::size_t length_bytes) {
+  if (is_few_words(to, length_bytes)) return store_words(to, from, length_bytes / 8);
+  return guarded(to, length_bytes, [=] {
+    if (length_bytes < 8 || !is_aligned(to + length_bytes, 8)) {
+      std::memcpy(to, from, length_bytes);
+      return;
+    }
+    const std::size_t head_bytes = length_bytes - 8;
+    std::memcpy(to, from, head_bytes);
+    std::uint64_t tail = 0;
+    std::memcpy(&tail, from + head_bytes, sizeof tail);
+    std::atomic_ref(*reinterpret_cast<std::uint64_t*>(to + head_bytes))
+        .store(tail, std::memory_order_release);
+  });
 }
 
-// Loads a range. An aligned 8 B word is read at once, because a thread may update it atomically.
-inline void dma_load(std::byte* to, const std::byte* from, std::size_t length_bytes) {
-  if (length_bytes != 8 || !is_aligned(from, 8)) {
-    std::memcpy(to, from, length_bytes);
-    return;
-  }
-  auto* word = reinterpret_cast<std::uint64_t*>(const_cast<std::byte*>(from));
-  const std::uint64_t value = std::atomic_ref(*word).load(std::memory_order_acquire);
-  std::memcpy(to, &value, sizeof value);
+// Loads a range. An aligned 8 B word is read at once, because a thread may update it atomically. False: as
+// above.
+[[nodiscard]] inline bool dma_load(std::byte* to, const std::byte* from, std::size_t length_bytes) {
+  if (is_few_words(from, length_bytes)) return load_words(to, from, length_bytes / 8);
+  return guarded(from, length_bytes, [=] { std::memcpy(to, from, length_bytes); });
 }
 
-// Loads a doorbell record's counter. Ordering: acquire, so the WQEs that it announces are visible.
-inline std::uint32_t load_record(Be32& record) {
-  const std::uint32_t raw = std::atomic_ref(record.raw).load(std::memory_order_acquire);
+// Loads a doorbell record's counter; `absent` where the record is not there any more. Ordering: acquire, so
+// the WQEs that it announces are visible.
+inline std::uint32_t load_record(Be32& record, std::uint32_t absent) {
+  std::uint32_t raw = 0;
+  if (!load_half_word(raw, record.raw)) return absent;
   acquire_from_mappings(Toward::kHca);
   return byte_swap(raw);
 }

@@ -56,18 +56,13 @@ void ForeignMemory::give_way_to(CopyEngine* next) {
 
 bool ForeignMemory::load(std::byte* to, const std::byte* from, std::size_t length_bytes) {
   CopyEngine* const copies = find(from);
-  if (copies != nullptr) return copies->read(to, from, length_bytes);
-  dma_load(to, from, length_bytes);
-  return true;
+  return copies != nullptr ? copies->read(to, from, length_bytes) : dma_load(to, from, length_bytes);
 }
 
 bool ForeignMemory::store(std::byte* to, const std::byte* from, std::size_t length_bytes) {
   CopyEngine* const copies = find(to);
   give_way_to(copies);
-  if (copies == nullptr) {
-    dma_store(to, from, length_bytes);
-    return true;
-  }
+  if (copies == nullptr) return dma_store(to, from, length_bytes);
   // Copies the tail separately, because nothing is ordered within a copy.
   const bool has_tail = length_bytes > kTailBytes && is_aligned(to + length_bytes, kTailBytes);
   const std::size_t head_bytes = has_tail ? length_bytes - kTailBytes : length_bytes;

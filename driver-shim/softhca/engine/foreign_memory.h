@@ -35,7 +35,7 @@ class ForeignMemory {
   // Returns the copy engine of the byte at `at`; null: memory of this process.
   [[nodiscard]] CopyEngine* find(const std::byte* at) const;
 
-  // Load and store as dma_load() and dma_store() do, in memory of one kind. False: as CopyEngine. Ordering:
+  // Load and store as dma_load() and dma_store() do, in memory of one kind. False: as those. Ordering:
   // stored bytes become visible after all bytes stored before, in any memory.
   [[nodiscard]] bool load(std::byte* to, const std::byte* from, std::size_t length_bytes);
   [[nodiscard]] bool store(std::byte* to, const std::byte* from, std::size_t length_bytes);

@@ -46,12 +46,8 @@ bool MemoryAccess::can_scatter(const std::vector<DataPiece>& pieces) const {
 bool MemoryAccess::load_from(std::byte* to, const std::byte* from, std::size_t length_bytes) const {
   if (!memory_.foreign.empty()) [[unlikely]]
     return memory_.foreign.load(to, from, length_bytes);
-  if (length_bytes >= wire::kStreamedBytes && memory_.wire.streams()) {
-    wire::stream_copy(to, from, length_bytes);
-  } else {
-    dma_load(to, from, length_bytes);
-  }
-  return true;
+  if (length_bytes < wire::kStreamedBytes || !memory_.wire.streams()) return dma_load(to, from, length_bytes);
+  return guarded(from, length_bytes, [=] { wire::stream_copy(to, from, length_bytes); });
 }
 
 bool MemoryAccess::load_from(std::byte* to, const Extent& from) const {
@@ -68,9 +64,9 @@ bool MemoryAccess::store_to(const Extent& to, const std::byte* from) const {
   if (!memory_.foreign.empty()) [[unlikely]]
     return memory_.foreign.store(to.at, from, to.length_bytes);
   acquire_from_mappings(Toward::kPeers);
-  dma_store(to.at, from, to.length_bytes);
+  const bool there = dma_store(to.at, from, to.length_bytes);
   release_to_mappings(Toward::kHost);
-  return true;
+  return there;
 }
 
 bool MemoryAccess::load(std::byte* to, std::uint32_t mkey, std::uint64_t address, std::uint64_t length_bytes,
@@ -143,18 +139,22 @@ std::optional<std::uint64_t> MemoryAccess::execute(std::uint32_t rkey, std::uint
     memory_.foreign.synchronize();
   }
   acquire_from_mappings(Toward::kPeers);
-  const std::atomic_ref word(*reinterpret_cast<std::uint64_t*>(target.at));
-  std::uint64_t original = word.load();
-  if (planted_fault == PlantedFault::kLostAdd) return original;
-  // Reads and writes in two steps with a pause, as a NIC across PCIe does. A processor's atomic change
-  // between them is lost.
-  if (memory_.two_step_atomics) {
-    for (int i = 0; i < 64; ++i) std::atomic_signal_fence(std::memory_order_seq_cst);
-    word.store(operation.result(original));
-  } else {
+  std::uint64_t original = 0;
+  const bool there = guarded(target.at, sizeof original, [this, at = target.at, &original, &operation] {
+    const std::atomic_ref word(*reinterpret_cast<std::uint64_t*>(at));
+    original = word.load();
+    if (planted_fault == PlantedFault::kLostAdd) return;
+    // Reads and writes in two steps with a pause, as a NIC across PCIe does. A processor's atomic change
+    // between them is lost.
+    if (memory_.two_step_atomics) {
+      for (int i = 0; i < 64; ++i) std::atomic_signal_fence(std::memory_order_seq_cst);
+      word.store(operation.result(original));
+      return;
+    }
     while (!word.compare_exchange_weak(original, operation.result(original))) {
     }
-  }
+  });
+  if (!there) return std::nullopt;
   release_to_mappings(Toward::kHost);
   return planted_fault == PlantedFault::kReturnedSum ? operation.result(original) : original;
 }

@@ -52,7 +52,7 @@ class MemoryAccess {
     return static_cast<std::size_t>(at - memory_.device.data());
   }
 
-  // Load or store a range. False: the key forbids it, foreign memory has gone, or a page on demand is absent.
+  // Load or store a range. False: the key forbids it, memory has gone, or a page on demand is absent.
   [[nodiscard]] bool load(std::byte* to, std::uint32_t mkey, std::uint64_t address,
                           std::uint64_t length_bytes, std::uint32_t access) const;
   [[nodiscard]] bool store(std::uint32_t mkey, std::uint64_t address, std::span<const std::byte> payload,

@@ -10,7 +10,7 @@ namespace gdx::softhca {
 // Returns the posted WQEs. A record that runs ahead of its ring counts as none, so the peer gets RNR.
 std::uint16_t ReceiveQueue::posted() const {
   if (layout_.entries == 0) return 0;
-  const auto ahead = static_cast<std::uint16_t>(load_record(*layout_.record) - taken_);
+  const auto ahead = static_cast<std::uint16_t>(load_record(*layout_.record, taken_) - taken_);
   return ahead > layout_.entries ? 0 : ahead;
 }
 
@@ -30,10 +30,11 @@ bool ReceiveQueue::take(ReceiveWqe& out) {
   const bool chained = layout_.shared && !layout_.cyclic;
   const std::uint16_t index = chained ? next_index_ : taken_;
   const std::byte* wqe = layout_.ring + std::size_t{index % layout_.entries} * layout_.stride_bytes;
-  std::span<const std::byte> segments(wqe, layout_.stride_bytes);
+  if (!dma_load(wqe_.data(), wqe, wqe_.size())) return false;
+  std::span<const std::byte> segments(wqe_);
   if (layout_.shared) {
     mlx5::SrqNextSegment next;
-    std::memcpy(&next, wqe, sizeof next);
+    std::memcpy(&next, wqe_.data(), sizeof next);
     next_index_ = next.next_wqe_index;
     segments = segments.subspan(sizeof next);
   }

@@ -29,9 +29,10 @@ class ReceiveQueue {
     bool cyclic = false;  // shared, but taken in ring order: the next segment is unused
     std::function<void()> on_limit = {};
   };
-  explicit ReceiveQueue(const Layout& layout) : layout_(layout) {}
+  explicit ReceiveQueue(const Layout& layout)
+      : layout_(layout), wqe_(layout.entries != 0 ? layout.stride_bytes : 0) {}
 
-  // Takes the oldest posted WQE. False: none is posted.
+  // Takes the oldest posted WQE. False: none is posted, or the ring has gone.
   bool take(ReceiveWqe& out);
   // Returns the number of WQEs that take() would find.
   [[nodiscard]] std::uint16_t posted() const;
@@ -50,6 +51,7 @@ class ReceiveQueue {
   void check_limit();
 
   Layout layout_;
+  std::vector<std::byte> wqe_;  // the one that is taken, because the ring may go meanwhile
   std::uint32_t limit_ = 0;
   std::uint16_t taken_ = 0;       // cumulative
   std::uint16_t next_index_ = 0;  // SRQ: the head of the chain

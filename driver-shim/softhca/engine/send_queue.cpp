@@ -32,7 +32,7 @@ std::uint16_t SendQueue::load_posted() const {
   Be32& record = *layout_.record;
   const auto* const at = reinterpret_cast<const std::byte*>(&record);
   if (foreign_.empty() || foreign_.find(at) == nullptr)
-    return static_cast<std::uint16_t>(load_record(record));
+    return static_cast<std::uint16_t>(load_record(record, fetched_));
   Be32 value = fetched_;
   static_cast<void>(foreign_.load(reinterpret_cast<std::byte*>(&value), at, sizeof value));
   acquire_from_mappings(Toward::kHca);

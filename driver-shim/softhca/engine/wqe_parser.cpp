@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstring>
 
+#include "driver-shim/softhca/engine/dma.h"
 #include "driver-shim/softhca/engine/hca.h"
 #include "driver-shim/softhca/wire/addressing.h"
 #include "proto/mlx5/umr.h"
@@ -304,15 +305,28 @@ void parse_linear_wqe(std::span<const std::byte> wqe, std::uint16_t index, std::
 
 void parse_send_wqe(std::span<const std::byte> ring, std::uint16_t index, std::uint32_t available_blocks,
                     std::uint32_t qpn, AddressVectorUse vectors, SendWqe& out) {
+  // Reads the first block, which tells of the others.
+  alignas(std::uint64_t) std::array<std::byte, kMaxSegments * mlx5::kSegmentBytes> linear;
   const std::size_t start = index * mlx5::kWqeBasicBlockBytes % ring.size();
+  std::size_t length_bytes = mlx5::kWqeBasicBlockBytes;
+  bool there = dma_load(linear.data(), ring.data() + start, length_bytes);
   mlx5::ControlSegment control;
-  std::memcpy(&control, ring.data() + start, sizeof control);
-  const std::uint32_t segments = std::max(mlx5::wqe_segments(control), 1u);
-  const std::size_t length_bytes = std::min<std::size_t>(segments * mlx5::kSegmentBytes, ring.size());
-  const std::size_t before_wrap = std::min(length_bytes, ring.size() - start);
-  std::array<std::byte, kMaxSegments * mlx5::kSegmentBytes> linear;
-  std::memcpy(linear.data(), ring.data() + start, before_wrap);
-  std::memcpy(linear.data() + before_wrap, ring.data(), length_bytes - before_wrap);
+  std::memcpy(&control, linear.data(), sizeof control);
+  const std::size_t wanted_bytes =
+      std::min<std::size_t>(mlx5::wqe_segments(control) * mlx5::kSegmentBytes, ring.size());
+  if (there && wanted_bytes > length_bytes) {
+    const std::size_t before_wrap = std::min(wanted_bytes, ring.size() - start);
+    const std::byte* const more = ring.data() + start + length_bytes;
+    there = before_wrap == length_bytes ||
+            dma_load(linear.data() + length_bytes, more, before_wrap - length_bytes);
+    if (wanted_bytes > before_wrap)
+      there = there && dma_load(linear.data() + before_wrap, ring.data(), wanted_bytes - before_wrap);
+    length_bytes = wanted_bytes;
+  }
+  if (!there) {  // as a WQE that was never written
+    length_bytes = mlx5::kWqeBasicBlockBytes;
+    std::fill_n(linear.begin(), length_bytes, std::byte{});
+  }
   parse_linear_wqe(std::span<const std::byte>(linear).first(length_bytes), index, available_blocks, qpn,
                    vectors, out);
 }

@@ -22,6 +22,7 @@
 #include "base/descriptor.h"
 #include "base/log.h"
 #include "driver-shim/softhca/engine/planted_fault.h"
+#include "driver-shim/softhca/interpose/fault_signals.h"
 #include "driver-shim/softhca/interpose/netlink_sockets.h"
 #include "driver-shim/softhca/uverbs/cancellation.h"
 #include "driver-shim/softhca/uverbs/config.h"
@@ -232,6 +233,7 @@ ErrnoOr<int> Device::open_node(std::uint8_t hca, bool close_on_exec) {
   const std::lock_guard lock(mutex_);
   if (!ensure_locked()) return refuse(EINVAL);
   if (hca >= parts_->adapters.size()) return refuse(ENOENT);
+  take_fault_signals();
   Adapter& adapter = *parts_->adapters[hca];
   drop_ended_contexts_locked(0);
   const std::uint32_t number = ++last_context_;
@@ -498,6 +500,8 @@ void Device::wake() {
 
 int Device::progress() {
   const CancellationOff uncancelled;
+  thread_local const bool guarded = unblock_faults();
+  static_cast<void>(guarded);
   // Counted in before a pointer is read, so that shut_down can wait for whoever may hold one.
   progressing_.fetch_add(1);
   driven_at_ns_.store(monotonic_ns(), std::memory_order_relaxed);

@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "base/library_thread.h"
 #include "base/log.h"
+#include "driver-shim/softhca/engine/guarded_access.h"
 #include "driver-shim/softhca/uverbs/idle_policy.h"
 
 namespace gdx::softhca::uverbs {
@@ -127,6 +128,7 @@ bool EngineThread::wire_is_lost() {
 
 void EngineThread::run() {
   pthread_setname_np(pthread_self(), "gdx-softhca");
+  unblock_faults();
   prctl(PR_SET_TIMERSLACK, kTimerSlackNs, 0, 0, 0);
   // Raises the priority, because programs that spin on a completion starve the thread that would bring it.
   // Best effort.

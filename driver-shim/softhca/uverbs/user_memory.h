@@ -20,9 +20,8 @@ Errno check_rights(std::uint32_t access);
 [[nodiscard]] bool may_be_written(std::uint32_t access);
 
 // Checks that the device may use all of [address, address + length) in that way. Errors: EFAULT, EINVAL when
-// the range wraps. The result holds for now only, because nothing pins the pages, unlike on hardware. A
-// program that unmaps or protects registered memory before it deregisters it crashes at the device's next
-// access.
+// the range wraps. The result holds for now only, because nothing pins the pages, unlike on hardware. What
+// the program unmaps or protects before it deregisters it, the device finds gone at its next access.
 enum class Use { kRead, kReadWrite };
 Errno check_access(std::uint64_t address, std::uint64_t length_bytes, Use use);
 

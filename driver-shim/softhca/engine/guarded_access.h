@@ -1,0 +1,45 @@
+// Accesses to memory that the program may unmap or protect at any moment, although it has registered it:
+// nothing pins its pages, unlike on hardware. An access that faults ends there and says so, and no signal
+// ends the program.
+#pragma once
+
+#include <csignal>
+#include <cstddef>
+#include <cstdint>
+
+namespace gdx::softhca {
+
+using SetAction = int (*)(int signal, const struct sigaction* next, struct sigaction* previous);
+
+// Takes SIGSEGV and SIGBUS for guarded accesses, once in a process. All other faults go to the action that
+// was there, or that exchange_fault_action() has put in its place. `set` is sigaction(2) itself. Threads:
+// safe.
+void install_fault_guard(SetAction set);
+// Makes this thread one that is guarded: a fault whose signal is blocked ends the process. Returns true.
+bool unblock_faults();
+// Returns whether the guard has taken this signal.
+[[nodiscard]] bool guards_faults(int signal);
+// Acts as sigaction(2) on the action to which the guard of `signal` leaves all other faults. Requires
+// guards_faults(signal). Async-signal-safe.
+void exchange_fault_action(int signal, const struct sigaction* next, struct sigaction* previous);
+
+// Runs access(state), which touches the range, allocates nothing and holds nothing. False: it has faulted,
+// and may have done a part. Costs some instructions and no system call.
+[[nodiscard]] bool run_guarded(const void* first, std::size_t length_bytes, void (*access)(void*),
+                               void* state);
+
+// Copy words one after the other, each at once, and the last one as the last. The side in the program's
+// memory is aligned. False: as run_guarded(). Cheaper than that, for what is short. Ordering: acquire and
+// release.
+[[nodiscard]] bool load_words(std::byte* to, const std::byte* from, std::size_t words);
+[[nodiscard]] bool store_words(std::byte* to, const std::byte* from, std::size_t words);
+[[nodiscard]] bool load_half_word(std::uint32_t& to, std::uint32_t& from);
+
+// As run_guarded(), of a function object.
+template <typename Access>
+[[nodiscard]] bool guarded(const void* first, std::size_t length_bytes, Access access) {
+  return run_guarded(
+      first, length_bytes, [](void* state) { (*static_cast<Access*>(state))(); }, &access);
+}
+
+}  // namespace gdx::softhca
