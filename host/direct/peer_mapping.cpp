@@ -10,8 +10,8 @@
 #include "base/clock.h"
 #include "base/environment.h"
 #include "base/log.h"
+#include "base/node.h"
 #include "base/trace.h"
-#include "host/direct/node.h"
 #include "host/direct/offer_exchange.h"
 #include "host/direct/region.h"
 

@@ -11,6 +11,7 @@
 #include "base/page_size.h"
 #include "base/trace.h"
 #include "host/ipc/daemon.h"
+#include "host/memory/memory_limits.h"
 #include "host/memory/shared_file.h"
 
 namespace gdx {
@@ -32,7 +33,7 @@ Result<void> check_region(const void* address, std::size_t bytes, Access access)
   return check_access(access);
 }
 
-// Returns the bytes of the pages of an allocation.
+// Returns the bytes of the pages of an allocation, if they can be had.
 Result<std::size_t> whole_pages(std::size_t bytes) {
   if (bytes == 0) {
     return fail(Status::kInvalidArgument, "cannot allocate memory of zero length: give at least 1 byte");
@@ -41,6 +42,9 @@ Result<std::size_t> whole_pages(std::size_t bytes) {
     return fail(Status::kInvalidArgument,
                 fmt::format("cannot allocate {} bytes: no machine has them", bytes));
   }
+  const auto limits = memory_limits();
+  const MemoryNeed need = memory_need(bytes, limits);
+  GDX_TRY(check_memory(limits, std::span(&need, 1)));
   return (bytes + page_bytes() - 1) / page_bytes() * page_bytes();
 }
 

@@ -96,7 +96,7 @@ class Memory {
 [[nodiscard]] Result<Memory> register_memory(const Hca& hca, void* address, std::size_t bytes,
                                              Access access = Access::kAll);
 
-// Allocates and registers page-aligned zeroed host memory. Errors: those of register_memory.
+// Allocates and registers page-aligned zeroed host memory. Errors: those of register_memory and check_memory.
 [[nodiscard]] Result<Memory> allocate_memory(const Hca& hca, std::size_t bytes, Access access = Access::kAll);
 
 // Allocates and registers host memory in a file without a name, which never shrinks. Peers on this node can

@@ -11,6 +11,8 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/node.h"
+#include "host/memory/memory_limits.h"
 #include "host/staging/progress.h"
 #include "proto/mapping_order.h"
 #include "proto/mlx5/wqe.h"
@@ -21,6 +23,12 @@ namespace {
 constexpr std::uint64_t kDeadlineTenths = 8;  // of a bound, so that what ends within it is told by its reason
 
 std::atomic<std::uint64_t> teams_founded = 0;  // by this process
+
+// Bytes that a rank's heap takes of a host's memory. Trivially copyable, because ranks exchange it as bytes.
+struct HeapNeed {
+  peer::NodeIdentity node;  // all zero: unknown
+  MemoryNeed memory;
+};
 
 // Returns whether kernels may know the endpoint. One that is being connected is the connector's alone.
 bool is_known(const ConnectionEnd& end) {
@@ -73,6 +81,24 @@ Result<std::vector<Statement>> TeamState::meet(Statement statement, const Result
   auto all = agree(*world_, statement, done, options_.timeout_ns);
   acquire_from_mappings(Toward::kHost);  // peers' puts before this meeting
   return all;
+}
+
+Result<void> TeamState::check_heaps(std::uint64_t timeout_ns) {
+  const bool takes = options_.heap_memory == HeapMemory::kHost && options_.heap_bytes <= kMaxTeamHeapBytes;
+  const auto limits = memory_limits();
+  const HeapNeed mine{.node = node_identity().value_or(peer::NodeIdentity{}),
+                      .memory = memory_need(takes ? options_.heap_bytes : 0, limits)};
+  const auto all = GDX_TRY(world_->allgather_value(mine, timeout_ns));
+  std::vector<MemoryNeed> here;
+  for (const HeapNeed& need : all) {
+    if (std::ranges::equal(need.node.boot_id, mine.node.boot_id)) here.push_back(need.memory);
+  }
+  auto fits = check_memory(limits, here);
+  if (!fits) {
+    fits.error().message =
+        fmt::format("team option heap_bytes = {}: {}", options_.heap_bytes, fits.error().message);
+  }
+  return fits;
 }
 
 Result<Memory> TeamState::make_heap() {
@@ -137,11 +163,13 @@ Result<void> TeamState::map_window(Window& window) {
 }
 
 Result<std::shared_ptr<Table>> TeamState::found(const Result<void>& opened) {
-  auto done = opened;
-  if (done) done = make_local_parts();
   // The other ranks must get the error of an impossible bound too.
-  if (options_.timeout_ns == 0 || options_.timeout_ns > kMaxWaitNs)
-    options_.timeout_ns = kDefaultTeamTimeoutNs;
+  const bool possible = options_.timeout_ns != 0 && options_.timeout_ns <= kMaxWaitNs;
+  const std::uint64_t bound_ns = possible ? options_.timeout_ns : kDefaultTeamTimeoutNs;
+  auto done = check_heaps(bound_ns);
+  if (!opened) done = opened;
+  if (done) done = make_local_parts();
+  options_.timeout_ns = bound_ns;
   Statement mine{
       .call = Call::kCreate, .arguments = {options_.heap_bytes, options_.lanes}, .own = {++teams_founded}};
   if (done) mine.memory = windows_.front().memory.remote();

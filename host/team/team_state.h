@@ -88,6 +88,8 @@ class TeamState : private ConnectorHost {
   void ready(std::uint32_t rank, std::uint32_t lane) override;
   void gone(std::uint32_t rank, std::uint32_t lane, const Error& why) override;
 
+  // Checks that all heaps of this host fit into it, because its ranks take them at once. Ranks meet.
+  [[nodiscard]] Result<void> check_heaps(std::uint64_t timeout_ns);
   [[nodiscard]] Result<void> make_local_parts();
   [[nodiscard]] Result<Memory> make_heap();
   [[nodiscard]] Result<void> zero(std::uint64_t offset, std::uint64_t bytes);

@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "host/direct/node.h"
+#include "base/node.h"
 #include "host/direct/offer_exchange.h"
 #include "host/direct/peer_mapping.h"
 #include "host/direct/region.h"

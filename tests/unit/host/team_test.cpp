@@ -6,8 +6,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
+#include <atomic>
+#include <csignal>
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
@@ -19,6 +25,7 @@
 #include <utility>
 #include <vector>
 
+#include "host/memory/memory_limits.h"
 #include "host/staging/progress.h"
 #include "proto/mlx5/wqe.h"
 #include "tests/unit/host/loopback.h"
@@ -182,6 +189,40 @@ TEST_F(Teams, split_team_has_the_ranks_of_its_colour_by_key_and_shares_the_rest)
     EXPECT_TRUE(part.close());
     EXPECT_EQ(part.barrier().error().status, Status::kUnsupported) << "its team lives";
     EXPECT_TRUE(team.close());
+  });
+}
+
+// No file of this process grows beyond 1 MiB, so that a heap which nobody refuses ends no other program.
+class SmallFiles {
+ public:
+  SmallFiles() : was_(signal(SIGXFSZ, SIG_IGN)) {
+    EXPECT_EQ(getrlimit(RLIMIT_FSIZE, &limit_), 0);
+    set({1 << 20, limit_.rlim_max});
+  }
+  ~SmallFiles() {
+    set(limit_);
+    signal(SIGXFSZ, was_);
+  }
+  SmallFiles(const SmallFiles&) = delete;
+  SmallFiles& operator=(const SmallFiles&) = delete;
+
+ private:
+  static void set(const rlimit& limit) { EXPECT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0); }
+  rlimit limit_{};
+  void (*was_)(int);
+};
+
+TEST_F(Teams, heaps_that_fit_alone_and_not_together_are_refused_at_all_ranks) {
+  const auto limits = memory_limits();
+  if (limits.empty()) GTEST_SKIP() << "no limit of memory can be read here: mount /proc";
+  const SmallFiles small;
+  const std::uint64_t half = std::ranges::min(limits, {}, &MemoryLimit::left_bytes).left_bytes / 2;
+  at_all_ranks([&](World& world) {
+    const auto team = Team::create(hca(), world, {}, {.heap_bytes = half, .timeout_ns = kLongNs});
+    EXPECT_THAT(refusal(team),
+                HasSubstr(fmt::format("out of memory: team option heap_bytes = {}: 4 processes "
+                                      "of this host would take {} bytes",
+                                      half, 4 * half)));
   });
 }
 

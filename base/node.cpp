@@ -1,4 +1,4 @@
-#include "host/direct/node.h"
+#include "base/node.h"
 
 #include <fmt/format.h>
 #include <sys/stat.h>
@@ -6,9 +6,11 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstddef>
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <span>
 
 namespace gdx {
 
@@ -30,6 +32,17 @@ Result<peer::NodeIdentity> node_identity(const std::string& proc) {
   identity.network_inode = found.st_ino;
   identity.user = geteuid();
   return identity;
+}
+
+// FNV-1a.
+std::uint32_t node_word() {
+  auto identity = node_identity();
+  if (!identity) return 0;
+  identity->user = 0;
+  std::uint32_t word = 2'166'136'261;
+  for (const std::byte byte : std::as_bytes(std::span(&*identity, 1)))
+    word = (word ^ std::to_integer<std::uint32_t>(byte)) * 16'777'619;
+  return std::max(word, 1u);
 }
 
 std::optional<std::string> apart(const peer::NodeIdentity& here, const peer::NodeIdentity& there) {

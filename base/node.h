@@ -2,6 +2,7 @@
 // clones repeat them.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -13,6 +14,10 @@ namespace gdx {
 // Reads this process's identity: the kernel's boot, its network namespace (where local sockets are named),
 // its user. `proc` is the path of /proc. Errors: kSystem.
 [[nodiscard]] Result<peer::NodeIdentity> node_identity(const std::string& proc = "/proc");
+
+// Returns a number of the kernel's boot and the network namespace, different elsewhere but for one chance in
+// 2^32; 0: unknown.
+[[nodiscard]] std::uint32_t node_word();
 
 // Returns the difference that keeps processes there and here apart; nullopt without one.
 [[nodiscard]] std::optional<std::string> apart(const peer::NodeIdentity& here,
