@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/trace.h"
+#include "host/bootstrap/caller.h"
 #include "host/bootstrap/connection.h"
 #include "host/bootstrap/rendezvous.h"
 
@@ -19,6 +20,7 @@ using bootstrap::Frame;
 using bootstrap::FrameType;
 
 struct World::Impl {
+  Caller caller;
   WorldOptions options;
   // Rank 0: by rank, its own place empty. Others: rank 0 alone.
   std::vector<Connection> members;
@@ -281,6 +283,7 @@ Result<World> World::join(const WorldOptions& options) {
 
 Result<std::vector<std::byte>> World::allgather(std::span<const std::byte> mine, std::uint64_t timeout_ns) {
   const TraceSpan span("World::allgather");
+  const auto turn = GDX_TRY(impl_->caller.begin());
   if (impl_->broken) return tl::unexpected(*impl_->broken);
   if (mine.size() > bootstrap::kMaxContributionBytes || mine.size() * size() > bootstrap::kMaxGatheredBytes) {
     return fail(
@@ -299,6 +302,7 @@ Result<void> World::barrier(std::uint64_t timeout_ns) {
 }
 
 Result<void> World::poll_peers() {
+  const auto turn = GDX_TRY(impl_->caller.begin());
   if (impl_->broken) return tl::unexpected(*impl_->broken);
   if (size() == 1) return {};
   if (rank() == 0) {

@@ -57,8 +57,9 @@ class World {
   // Returns every rank's `mine`, rank 0's first. All ranks must contribute equally many bytes. After an error
   // the world is broken, and every later call returns that error.
   // Errors: kPeerGone (naming the rank), kTimeout, kInvalidArgument (sizes differ, or a peer sends out of
-  // turn), kInvalidLength (beyond kMaxContributionBytes). kTimeout names the missing ranks at rank 0. At any
-  // other rank it names none, and the world ends.
+  // turn), kInvalidLength (beyond kMaxContributionBytes). The world stays whole after kBusy (another thread
+  // is in a call), and kInvalidArgument in a process that was forked from the rank's. kTimeout names the
+  // missing ranks at rank 0. At any other rank it names none, and the world ends.
   [[nodiscard]] Result<std::vector<std::byte>> allgather(std::span<const std::byte> mine,
                                                          std::uint64_t timeout_ns);
   // Returns once every rank has called it. Errors: those of allgather.

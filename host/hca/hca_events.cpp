@@ -17,6 +17,7 @@
 #include "base/descriptor.h"
 #include "base/library_thread.h"
 #include "base/log.h"
+#include "base/own_process.h"
 #include "proto/mlx5/prm.h"
 
 namespace gdx {
@@ -50,6 +51,10 @@ class HcaEvents::Reader {
   Reader(HcaEvents& events, Descriptor stop)
       : stop_(std::move(stop)), thread_(start_library_thread([this, &events] { serve(events); })) {}
   ~Reader() {
+    if (!process_.is_here()) {
+      thread_.detach();
+      return;
+    }
     eventfd_write(stop_.value(), 1);
     thread_.join();
   }
@@ -72,6 +77,7 @@ class HcaEvents::Reader {
     }
   }
 
+  OwnProcess process_;
   Descriptor stop_;
   std::thread thread_;
 };

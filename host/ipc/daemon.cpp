@@ -135,7 +135,9 @@ Result<void> Daemon::greet() {
 // The watcher's poll ends with this side's own shutdown of the notice socket, too.
 Daemon::~Daemon() {
   closing_.store(true);
-  if (watcher_.joinable()) {
+  if (watcher_.joinable() && !process_.is_here()) {
+    watcher_.detach();
+  } else if (watcher_.joinable()) {
     ::shutdown(notices_.value(), SHUT_RDWR);
     watcher_.join();
   }
@@ -163,6 +165,13 @@ tl::unexpected<Error> Daemon::gone() const {
 
 Result<Daemon::Received> Daemon::exchange(Kind kind, const std::vector<std::byte>& request,
                                           std::span<const int> files) {
+  if (!process_.is_here()) {
+    return fail(
+        Status::kInvalidArgument,
+        fmt::format("process {} was forked from process {}, whose connection to gdxd this is: open the HCA "
+                    "in the child",
+                    getpid(), process_.id()));
+  }
   const std::lock_guard lock(call_mutex_);
   if (lost_.load()) return gone();
   const std::uint64_t deadline_ns = monotonic_ns() + kAnswerTimeoutNs;

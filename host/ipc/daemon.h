@@ -16,6 +16,7 @@
 
 #include "base/descriptor.h"
 #include "base/mapped_pages.h"
+#include "base/own_process.h"
 #include "base/result.h"
 #include "host/ipc/message.h"
 
@@ -93,6 +94,7 @@ class Daemon {
   bool read_notices();
   void lose();
 
+  OwnProcess process_;
   std::string path_;
   HelloAnswer limits_{};
   std::mutex call_mutex_;

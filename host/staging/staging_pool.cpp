@@ -13,6 +13,7 @@
 #include "base/environment.h"
 #include "base/log.h"
 #include "base/mapped_pages.h"
+#include "base/own_process.h"
 #include "base/page_size.h"
 #include "base/trace.h"
 #include "host/gpu/relaxed_stores.h"
@@ -184,6 +185,13 @@ struct StagingLease::Pool {
         bytes(pool_bytes),
         slot_bytes(options.slot_bytes),
         rules(rules_of(options, pool_bytes)) {}
+  // A child by fork keeps its copy, whose end would wait for a thread that it has not.
+  static std::shared_ptr<Pool> make(const StagingOptions& options, StagingRegion&& region,
+                                    std::uint64_t bytes) {
+    return {new Pool(options, std::move(region), bytes), [process = OwnProcess()](Pool* pool) {
+              if (process.is_here()) delete pool;
+            }};
+  }
   ~Pool() {
     if (daemon) (void)daemon->call<ipc::Done>(ipc::ClosePool{number});
   }
@@ -225,7 +233,7 @@ Result<StagingPool> StagingPool::create(const Hca& hca, const StagingOptions& gi
   auto bytes = GDX_TRY(resolve_staging_bytes(options, hca.device_memory_bytes()));
   auto region = GDX_TRY(options.memory == StagingMemory::kNic ? lease_device_memory(hca, options, bytes)
                                                               : host_region(hca, bytes, options.shareable));
-  auto pool = std::make_shared<StagingLease::Pool>(options, std::move(region), bytes);
+  auto pool = StagingLease::Pool::make(options, std::move(region), bytes);
   try {
     pool->service.emplace(pool->rules, hca.name());
   } catch (const std::system_error& error) {
@@ -249,7 +257,7 @@ Result<StagingPool> StagingPool::open_by_daemon(const Hca& hca, const StagingOpt
   const auto& daemon = hca.daemon();
   auto reply = GDX_TRY(daemon->call<ipc::PoolAnswer>(request));
   const ipc::PoolAnswer& answer = reply.answer;
-  auto pool = std::make_shared<StagingLease::Pool>(options, StagingRegion{}, answer.bytes);
+  auto pool = StagingLease::Pool::make(options, StagingRegion{}, answer.bytes);
   pool->daemon = daemon;  // told of the pool's end, also if something fails below
   pool->number = answer.pool;
   if (reply.files.size() != 1 || answer.within_page >= page_bytes() || answer.bytes > kMaxBounceBytes)

@@ -16,11 +16,24 @@ namespace gdx {
 using team::Call;
 using team::TeamState;
 
+namespace {
+
+// The state during one collective call.
+struct Collective {
+  std::shared_ptr<TeamState> state;
+  Caller::Turn turn;  // ends before the state
+  TeamState* operator->() const { return state.get(); }
+};
+
+}  // namespace
+
 struct Team::Impl {
   static Result<Team> found(std::shared_ptr<TeamState> state, const Result<void>& opened);
-  // Returns the state for a collective call. Errors: kInvalidArgument (closed), kUnsupported (split).
-  [[nodiscard]] Result<std::shared_ptr<TeamState>> collective(const char* call) const;
+  // Begins a collective call. Errors: kInvalidArgument (closed), kUnsupported (split); those of
+  // Caller::begin.
+  [[nodiscard]] Result<Collective> collective(const char* call) const;
 
+  Caller caller;
   std::shared_ptr<TeamState> owned;  // null in a team that was split, and once closed
   std::weak_ptr<TeamState> state;
   std::shared_ptr<team::Table> table;
@@ -38,11 +51,15 @@ Result<Team> Team::Impl::found(std::shared_ptr<TeamState> state, const Result<vo
   return Team(std::move(impl));
 }
 
-Result<std::shared_ptr<TeamState>> Team::Impl::collective(const char* call) const {
+Result<Collective> Team::Impl::collective(const char* call) const {
+  GDX_TRY(caller.check_process());
   auto alive = state.lock();
   if (!alive)
     return fail(Status::kInvalidArgument, fmt::format("cannot {}: the team is closed; make another", call));
-  if (!is_split) return alive;
+  if (!is_split) {
+    auto turn = GDX_TRY(alive->caller().begin());
+    return Collective{std::move(alive), std::move(turn)};
+  }
   return fail(Status::kUnsupported,
               fmt::format("a team that was split cannot {}: let all ranks do so on the team that it was "
                           "split from",
@@ -58,7 +75,9 @@ Team& Team::operator=(Team&& other) noexcept {
   return *this;
 }
 
+// A child by fork has no thread of the team's, and its files are the parent's: it lets all go as it is.
 Team::~Team() {
+  if (impl_ && !impl_->caller.is_here()) static_cast<void>(impl_.release());
   if (!impl_) return;
   if (auto closed = close(); !closed) log::error("a team's end: {}", closed.error().message);
 }
@@ -80,11 +99,14 @@ Result<Team> Team::create(const Hca& hca, World& world, StagingPools pools, cons
 
 Result<void> Team::close() {
   const TraceSpan span("Team::close");
+  GDX_TRY(impl_->caller.check_process());
   if (!impl_->owned) {
     impl_->table.reset();
     return {};
   }
+  auto turn = GDX_TRY(impl_->owned->caller().begin());
   const auto met = impl_->owned->meet({.call = Call::kClose});
+  turn.reset();
   impl_->table.reset();
   impl_->owned.reset();
   return met ? Result<void>{} : tl::unexpected(met.error());
@@ -156,6 +178,7 @@ TeamAtomics Team::atomics() const {
 
 Result<void> Team::connect(std::uint32_t rank) {
   const TraceSpan span("Team::connect");
+  GDX_TRY(impl_->caller.check_process());
   const auto state = impl_->state.lock();
   if (!state || rank >= size()) {
     return fail(Status::kInvalidArgument,
@@ -193,6 +216,7 @@ std::string Team::describe_fault() const {
 }
 
 void Team::abort() {
+  if (!impl_->caller.is_here()) return;
   if (const auto state = impl_->state.lock()) state->abort();
 }
 

@@ -4,8 +4,10 @@
 //   float* x = or_exit(team.allocate<float>(n));
 //   run_my_kernel(team.handle(), x, n);
 //
-// Collective calls are made by all ranks, with equal arguments and in equal order. A call that fails or
-// differs at one rank fails at all ranks and names that one. docs/teams.md gives the reasons.
+// Collective calls are made by all ranks, with equal arguments and in equal order, by one thread of each at a
+// time. A call that fails or differs at one rank fails at all ranks and names that one. One that another
+// thread makes meanwhile is kBusy, and one in a process that was forked from the rank's is kInvalidArgument:
+// both are refused where they are made alone, and the team goes on. docs/teams.md gives the reasons.
 #pragma once
 
 #include <cstddef>
@@ -40,7 +42,8 @@ class Team {
   Team& operator=(Team&&) noexcept;
   Team(const Team&) = delete;
   Team& operator=(const Team&) = delete;
-  // Closes the team, and logs an error of close().
+  // Closes the team, and logs an error of close(). Closes nothing in a process that was forked from the
+  // rank's.
   ~Team();
 
   // Waits for all ranks, for TeamOptions::timeout_ns at most, and then ends this rank's part in any case. No

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "host/bootstrap/caller.h"
 #include "host/gpu/gpu_memory.h"
 #include "host/memory/memory.h"
 #include "host/team/agreement.h"
@@ -72,6 +73,7 @@ class TeamState : private ConnectorHost {
   void abort();
 
   [[nodiscard]] World& world() { return *world_; }
+  [[nodiscard]] Caller& caller() { return caller_; }
   [[nodiscard]] const TeamOptions& options() const { return options_; }
   [[nodiscard]] std::span<std::byte> heap_memory() const { return windows_.front().memory.span(); }
   [[nodiscard]] const SymmetricHeap& heap() const { return heap_; }
@@ -121,6 +123,7 @@ class TeamState : private ConnectorHost {
     return std::size_t{lane} * world_->size() + rank;
   }
 
+  Caller caller_;
   // Members go in reverse order: the connector's thread before all that it calls, then the endpoints.
   OwnParts own_;
   World* world_ = nullptr;

@@ -22,6 +22,7 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -37,6 +38,7 @@ using test::kLongNs;
 using test::LoopbackRoot;
 using test::run_ranks;
 using ::testing::HasSubstr;
+using ::testing::UnorderedElementsAre;
 
 constexpr std::uint64_t kHeapBytes = 64 << 10;
 constexpr std::uint32_t kRanks = 4;
@@ -266,6 +268,97 @@ TEST_F(LoneTeam, call_that_a_split_or_closed_team_cannot_do_is_named) {
   EXPECT_EQ(team.endpoint(0, 0).qpn, 0u);
   EXPECT_EQ(refusal(team.connect(0)),
             "invalid argument: no connection to rank 0: use a rank below 0 of a team that is not closed");
+}
+
+// Returns the text of `body` in a forked child.
+template <typename Body>
+std::string told_by_child(Body body) {
+  int ends[2];
+  EXPECT_EQ(pipe(ends), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    const std::string text = body();
+    _exit(write(ends[1], text.data(), text.size()) < 0 ? 1 : 0);
+  }
+  close(ends[1]);
+  std::string told;
+  char part[4096];
+  for (ssize_t got = 0; (got = read(ends[0], part, sizeof part)) > 0;)
+    told.append(part, static_cast<std::size_t>(got));
+  close(ends[0]);
+  EXPECT_EQ(waitpid(child, nullptr, 0), child);
+  return told;
+}
+
+TEST_F(Teams, forked_child_makes_no_call_and_ends_nothing_of_the_ranks) {
+  at_all_ranks([&](World& world) {
+    auto team = std::make_unique<Team>(make(world));
+    const auto child = [&] {
+      const std::string why = fmt::format(
+          "invalid argument: process {} was forked from process {}, which is the rank: make the call there, "
+          "or "
+          "begin with another program by exec",
+          getpid(), getppid());
+      std::string others;
+      for (const std::string& text :
+           {refusal(team->barrier()), refusal(team->allocate<int>(1)), refusal(team->connect(0)),
+            refusal(team->close()), refusal(world.barrier(kLongNs)), refusal(world.poll_peers())})
+        others += text == why ? "" : text + "; ";
+      team->abort();
+      team.reset();
+      return others + "ended";
+    };
+    if (world.rank() == 1) {
+      EXPECT_EQ(told_by_child(child), "ended");
+    }
+    EXPECT_TRUE(team->barrier());
+    EXPECT_TRUE(team->connect(0));
+    EXPECT_TRUE(team->close());
+  });
+}
+
+TEST_F(Teams, forked_child_lets_go_of_its_copies_of_a_programs_own_parts) {
+  auto pool = std::make_unique<StagingPool>(must(StagingPool::create(hca())));
+  auto watch = must(hca().on_loss([] {}));
+  const auto child = [&] {
+    pool.reset();
+    watch.reset();
+    return std::string("ended");
+  };
+  EXPECT_EQ(told_by_child(child), "ended");
+  EXPECT_EQ(pool->bad_returns(), 0u);
+}
+
+// The other ranks come once a call of one of rank 1's two threads is refused, so that the other waits in its
+// own.
+template <typename Call>
+void call_twice_at_rank_1(std::uint32_t rank, std::atomic<bool>& refused, Call call) {
+  if (rank != 1) {
+    while (!refused) std::this_thread::yield();
+    EXPECT_EQ(refusal(call()), "done");
+    return;
+  }
+  std::array<std::string, 2> told;
+  const auto in_thread = [&](std::string& text) {
+    text = refusal(call());
+    if (text != "done") refused = true;
+  };
+  std::thread other([&] { in_thread(told[0]); });
+  in_thread(told[1]);
+  other.join();
+  EXPECT_THAT(told, UnorderedElementsAre(
+                        "done", HasSubstr("busy: another thread of this process is in a collective")));
+}
+
+TEST_F(Teams, second_thread_in_a_collective_call_is_refused_and_the_first_goes_on) {
+  std::atomic<bool> of_team = false;
+  std::atomic<bool> of_world = false;
+  at_all_ranks([&](World& world) {
+    Team team = make(world);
+    call_twice_at_rank_1(world.rank(), of_team, [&] { return team.barrier(); });
+    call_twice_at_rank_1(world.rank(), of_world, [&] { return world.barrier(kLongNs); });
+    EXPECT_TRUE(team.barrier());
+  });
 }
 
 // Each piece is marked, and freeing one zeroes that one alone.
