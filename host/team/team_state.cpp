@@ -30,6 +30,14 @@ struct HeapNeed {
   MemoryNeed memory;
 };
 
+// Teams of this process that took memory of an HCA for their own pools.
+std::atomic<int> teams_with_pools = 0;
+
+std::shared_ptr<void> count_team_with_pools() {
+  ++teams_with_pools;
+  return {nullptr, [](void*) { --teams_with_pools; }};
+}
+
 // Returns whether kernels may know the endpoint. One that is being connected is the connector's alone.
 bool is_known(const ConnectionEnd& end) {
   return end.endpoint && end.way != PeerWay::kNone && end.way != PeerWay::kMapped;
@@ -60,7 +68,17 @@ Result<void> TeamState::open_parts() {
   if (options_.staging && hca_->device_memory_bytes() == 0) {
     log::info("HCA {} has no memory of its own: a team on it does not push", hca_->name());
   } else if (options_.staging) {
-    own_.nic_pool = GDX_TRY(StagingPool::create(*hca_, *options_.staging));
+    auto pool = StagingPool::create(*hca_, *options_.staging);
+    if (!pool && pool.error().status == Status::kNoMemory && teams_with_pools != 0) {
+      return fail(
+          Status::kNoMemory,
+          fmt::format("this process has a team of Team::create already, which holds the memory of HCA {} "
+                      "for pushes: split that team, or make Hca, World and pools once and give them to "
+                      "each Team::create",
+                      hca_->name()));
+    }
+    own_.nic_pool = GDX_TRY(std::move(pool));
+    own_.counted = count_team_with_pools();
     pools_.nic = &*own_.nic_pool;
   }
   if (!options_.bounce) return {};

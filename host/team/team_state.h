@@ -27,6 +27,7 @@ struct OwnParts {
   std::optional<Hca> hca;
   std::optional<StagingPool> nic_pool;
   std::optional<StagingPool> host_pool;
+  std::shared_ptr<void> counted = nullptr;  // among the process's teams with a pool of an HCA's memory
 };
 
 struct Window {

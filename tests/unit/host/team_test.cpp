@@ -477,6 +477,12 @@ TEST_F(LoneTeam, endpoints_have_slots_of_the_pools_that_the_options_ask_for) {
       EXPECT_EQ(endpoint.bounce.slot_count != 0, bounces);
     }
   }
+  const TeamOptions usual{.heap_bytes = kHeapBytes, .timeout_ns = kLongNs, .world = WorldOptions{}};
+  const Team holder = must(Team::create(usual));
+  EXPECT_THAT(
+      refusal(Team::create(usual)),
+      HasSubstr("out of memory: this process has a team of Team::create already, which holds the memory of "
+                "HCA gdx0 for pushes: split that team, or"));
   TeamOptions elsewhere{.heap_bytes = kHeapBytes, .timeout_ns = kLongNs};
   elsewhere.hca.name = "nosuch0";
   EXPECT_THAT(refusal(Team::create(elsewhere)), HasSubstr("nosuch0"));
