@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "base/node.h"
 #include "base/trace.h"
 #include "host/ipc/daemon.h"
 #include "host/queue/doorbell.h"
@@ -200,6 +201,7 @@ EndpointAddress Endpoint::address() const {
   std::copy(std::begin(impl_->gid.raw), std::end(impl_->gid.raw), std::begin(address.gid));
   address.pkey = impl_->queue->facts().pkey;
   address.grh_required = impl_->grh_required ? 1 : 0;
+  address.node = impl_->daemon ? 0 : node_word();  // gdxd may be in another network namespace
   return address;
 }
 

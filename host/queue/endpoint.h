@@ -140,7 +140,8 @@ class Endpoint {
   // Takes the queue pair from RESET to RTS towards `peer`. The path MTU is the smaller of both ends'. Kernels
   // open the endpoint only from then on.
   // Kernels' signals are fenced unless the peer's address says that order is kept there.
-  // Errors: those of check_endpoint_address; kInvalidArgument for a peer of another link layer or partition;
+  // Errors: those of check_endpoint_address; kInvalidArgument for a peer of another link layer or partition,
+  // or of another host where either end has a loopback address;
   // kUnsupported for another InfiniBand subnet without FLIDs, or when the HCA does not keep the order that
   // this endpoint's address has promised; kBusy when already connected; kSystem when the HCA refuses a
   // transition, or a query, or cannot resolve the peer's MAC address.

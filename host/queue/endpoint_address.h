@@ -27,7 +27,8 @@ struct EndpointAddress {
   std::uint16_t lid;  // of an InfiniBand port; 0: the port is Ethernet's
   std::uint8_t gid[16];
   std::uint16_t pkey = 0xffff;  // of its partition; bit 15: a full member
-  std::uint8_t reserved[6] = {};
+  std::uint8_t reserved[2] = {};
+  std::uint32_t node = 0;  // node_word() of whoever opened the HCA; 0: unknown
 
   bool operator==(const EndpointAddress&) const = default;
 };

@@ -1,8 +1,10 @@
 #include "host/queue/network.h"
 
 #include <fmt/format.h>
+#include <netinet/in.h>
 
 #include <cstddef>
+#include <cstring>
 
 #include "host/hca/hca.h"
 #include "host/queue/endpoint.h"
@@ -18,6 +20,14 @@ std::uint64_t subnet_prefix(const std::uint8_t (&gid)[16]) {
   return prefix;
 }
 
+// Returns whether the GID is of 127.0.0.0/8, or ::1.
+bool is_loopback(const std::uint8_t (&gid)[16]) {
+  in6_addr address{};
+  static_assert(sizeof address == sizeof gid);
+  std::memcpy(&address, gid, sizeof address);
+  return IN6_IS_ADDR_LOOPBACK(&address) || (IN6_IS_ADDR_V4MAPPED(&address) && gid[12] == IN_LOOPBACKNET);
+}
+
 }  // namespace
 
 Result<void> check_one_network(const EndpointAddress& own, const EndpointAddress& peer) {
@@ -29,6 +39,16 @@ Result<void> check_one_network(const EndpointAddress& own, const EndpointAddress
         Status::kInvalidArgument,
         fmt::format("the peer's port is {}, and the HCA's port here is {}: choose HCAs of one network",
                     layer(peer), layer(own)));
+  }
+  const bool two_nodes = own.node != 0 && peer.node != 0 && own.node != peer.node;
+  for (const EndpointAddress* const end : {&peer, &own}) {
+    if (!two_nodes || !is_loopback(end->gid)) continue;
+    return fail(
+        Status::kInvalidArgument,
+        fmt::format(
+            "{} HCA has the loopback address {}, and the other end is on another host: give it an address "
+            "of its host's network (gdx run --addr ADDRESS)",
+            end == &peer ? "the peer's" : "this", address_text(end->gid)));
   }
   if (roce::may_talk(own.pkey, peer.pkey)) return {};
   return fail(

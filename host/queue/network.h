@@ -11,8 +11,8 @@
 
 namespace gdx {
 
-// Checks that two ends have one link layer and one partition, of which one end is a full member.
-// Errors: kInvalidArgument.
+// Checks that two ends have one link layer and one partition, of which one end is a full member, and no
+// loopback address unless they are of one node. Errors: kInvalidArgument.
 [[nodiscard]] Result<void> check_one_network(const EndpointAddress& own, const EndpointAddress& peer);
 
 struct LidPath {

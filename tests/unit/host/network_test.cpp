@@ -51,6 +51,28 @@ TEST(Network, joins_no_ports_of_two_link_layers) {
               HasSubstr("the peer's port is Ethernet, and the HCA's port here is InfiniBand"));
 }
 
+TEST(Network, joins_loopback_addresses_of_one_node_alone) {
+  const auto refusal = [](const char* own, std::uint32_t own_node, const char* other,
+                          std::uint32_t other_node) {
+    EndpointAddress here = port(own, 0);
+    EndpointAddress there = port(other, 0);
+    here.node = own_node;
+    there.node = other_node;
+    const auto joined = check_one_network(here, there);
+    return joined ? "" : joined.error().message;
+  };
+  const char* const ethernet = "::ffff:10.0.0.1";
+  for (const char* const loop : {"::1", "::ffff:127.0.67.67"}) {
+    EXPECT_EQ(refusal(ethernet, 7, loop, 7), "");
+    EXPECT_EQ(refusal(ethernet, 7, loop, 0), "") << "of gdxd";
+    EXPECT_EQ(refusal(loop, 0, ethernet, 8), "");
+    EXPECT_THAT(refusal(ethernet, 7, loop, 8), HasSubstr("the peer's HCA has the loopback address "));
+    EXPECT_THAT(refusal(loop, 7, ethernet, 8), HasSubstr("this HCA has the loopback address "));
+  }
+  EXPECT_EQ(refusal(ethernet, 7, "::ffff:126.0.0.1", 8), "");
+  EXPECT_THAT(refusal("::ffff:127.0.0.9", 7, "::ffff:127.0.67.67", 8), HasSubstr("address 127.0.67.67, and"));
+}
+
 TEST(Network, path_within_a_subnet_has_a_grh_where_either_port_requires_it) {
   for (const bool own : {false, true}) {
     for (const bool other : {false, true}) {
