@@ -345,8 +345,8 @@ class Hca {
 // Source of 32 random bits a call.
 using Random = std::function<std::uint32_t()>;
 
-// Returns the kernel's random bits. Uses no seeded generator, because a peer could derive
-// other keys and numbers from those that it got. Threads: one at a time.
+// Returns the kernel's random bits. Uses no seeded generator, because a peer could derive other keys and
+// numbers from those that it got. Threads: one at a time.
 [[nodiscard]] Random system_random();
 
 // Opens an HCA. `device_memory` serves as its MEMIC: config.device_memory_bytes, zeroed by the caller.

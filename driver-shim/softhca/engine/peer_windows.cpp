@@ -1,6 +1,7 @@
 #include "driver-shim/softhca/engine/peer_windows.h"
 
 #include <algorithm>
+#include <cassert>
 
 namespace gdx::softhca {
 
@@ -30,6 +31,7 @@ void PeerWindows::wait(PeerWindow& window, std::uint64_t now_ns) {
 
 void PeerWindows::disconnect(const wire::Address& peer) {
   const auto found = queue_pairs_.find(peer.gid);
+  assert(found != queue_pairs_.end());
   if (--found->second > 0) return;
   queue_pairs_.erase(found);
   if (PeerWindow* const window = find(peer)) window->window_.doubt();
