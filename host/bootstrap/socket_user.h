@@ -1,4 +1,4 @@
-// Who holds the other end of a TCP connection.
+// Holder of the other end of a TCP connection.
 #pragma once
 
 #include <sys/types.h>

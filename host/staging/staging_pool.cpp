@@ -188,9 +188,10 @@ struct StagingLease::Pool {
   // A child by fork keeps its copy, whose end would wait for a thread that it has not.
   static std::shared_ptr<Pool> make(const StagingOptions& options, StagingRegion&& region,
                                     std::uint64_t bytes) {
-    return {new Pool(options, std::move(region), bytes), [process = OwnProcess()](Pool* pool) {
-              if (process.is_here()) delete pool;
-            }};
+    const auto end = [process = OwnProcess()](Pool* pool) {
+      if (process.is_here()) delete pool;
+    };
+    return std::shared_ptr<Pool>(new Pool(options, std::move(region), bytes), end);
   }
   ~Pool() {
     if (daemon) (void)daemon->call<ipc::Done>(ipc::ClosePool{number});

@@ -266,7 +266,7 @@ RANGES
       exec {half}<>"/dev/tcp/127.0.0.1/$port"
       printf 'GET /met' >&"$half"
     done
-    if [ "$(id -u)" -eq 0 ]; then  # who can be another user
+    if [ "$(id -u)" -eq 0 ]; then  # root can be another user
       run 100 setpriv --reuid 65534 --clear-groups bash -c \
         "exec {caller}<>/dev/tcp/127.0.0.1/$port; printf 'GET /metrics HTTP/1.1\r\n\r\n' >&\$caller; cat <&\$caller"
       expect '^HTTP/1.1 403 Forbidden'

@@ -73,7 +73,7 @@ std::atomic<SetAction> set_action{nullptr};
 std::atomic_flag actions_busy;                            // held for a copy, with all signals blocked
 std::array<struct sigaction, kSignals.size()> actions{};  // of the program
 
-// Where a fault in [first, first + length_bytes) leads.
+// Place to which a fault in [first, first + length_bytes) leads.
 struct Landing {
   std::array<void*, 5> place{};
   std::uintptr_t first = 0;

@@ -33,6 +33,14 @@ ib_uverbs_query_qp_resp as_queried(const ib_uverbs_modify_qp& asked) {
   return expected;
 }
 
+constexpr std::uint32_t kToInit = kQpState | kQpPkeyIndex | kQpPort | kQpAccessFlags;
+constexpr std::uint32_t kToRtr = kQpState | kQpAddress | kQpPathMtu | kQpDestinationQpn | kQpReceivePsn |
+                                 kQpMaxDestRdAtomic | kQpMinRnrTimer;
+constexpr std::uint32_t kToRts =
+    kQpState | kQpTimeout | kQpRetryCount | kQpRnrRetry | kQpSendPsn | kQpMaxRdAtomic;
+constexpr std::uint32_t kMigration = 1u << 18;
+constexpr std::uint32_t kCurrent = 1u << 1;
+
 // Every attribute with a value of its own, which no default has.
 TEST_F(QueueMethods, queue_pair_changed_is_queried_as_it_was_set) {
   Qp queue = qp();
@@ -63,13 +71,6 @@ TEST_F(QueueMethods, queue_pair_changed_is_queried_as_it_was_set) {
     return error_of(IB_USER_VERBS_CMD_MODIFY_QP, changed, 0);
   };
   const auto right = [](ib_uverbs_modify_qp&) {};
-  constexpr std::uint32_t kToInit = kQpState | kQpPkeyIndex | kQpPort | kQpAccessFlags;
-  constexpr std::uint32_t kToRtr = kQpState | kQpAddress | kQpPathMtu | kQpDestinationQpn | kQpReceivePsn |
-                                   kQpMaxDestRdAtomic | kQpMinRnrTimer;
-  constexpr std::uint32_t kToRts =
-      kQpState | kQpTimeout | kQpRetryCount | kQpRnrRetry | kQpSendPsn | kQpMaxRdAtomic;
-  constexpr std::uint32_t kMigration = 1u << 18;
-  constexpr std::uint32_t kCurrent = 1u << 1;
   EXPECT_EQ(change(1, kToInit, [](auto& it) { it.port_num = 2; }), EINVAL);
   EXPECT_EQ(change(1, kToInit, [](auto& it) { it.pkey_index = 1; }), EINVAL);
   EXPECT_EQ(change(7, kToInit, right), EINVAL);
