@@ -212,6 +212,7 @@ void Device::after_fork() {
   for (std::atomic<Hca*>& running : running_) running.store(nullptr);
   connections_.store(nullptr);
   progressing_.store(0);
+  begin_copies_in_child();
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock || state_ != State::kReady || !parts_->contexts.empty()) return;
   if (parts_->connections->in_use()) return;
