@@ -280,12 +280,15 @@ TEST_F(Verbs, descriptor_replaced_behind_the_device_is_the_new_file) {
   EXPECT_EQ(ibv_query_port(next.get(), 1, &port), 0);
 }
 
-TEST_F(Verbs, child_of_a_fork_is_refused_and_the_parent_goes_on) {
+TEST_F(Verbs, child_of_a_fork_has_a_device_of_its_own_and_no_use_of_the_parents) {
   const pid_t child = fork();
   ASSERT_GE(child, 0);
   if (child == 0) {
     ibv_device_attr attributes{};
-    _exit(ibv_query_device(context_.get(), &attributes) == ENODEV ? 0 : 1);
+    const bool refused = ibv_query_device(context_.get(), &attributes) == ENODEV;
+    const Context own = open_device();
+    const bool opened = own != nullptr && ibv_query_device(own.get(), &attributes) == 0;
+    _exit(refused && opened && ibv_query_device(context_.get(), &attributes) == ENODEV ? 0 : 1);
   }
   int status = -1;
   ASSERT_EQ(waitpid(child, &status, 0), child);

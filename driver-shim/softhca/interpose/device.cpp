@@ -108,6 +108,7 @@ Result<void> check_room(std::size_t hcas) {
 
 namespace {
 std::atomic<bool> instance_made{false};
+thread_local bool held_for_fork = false;  // this thread forks, and holds both locks
 }  // namespace
 
 Device& Device::instance() {
@@ -188,7 +189,9 @@ bool Device::ensure_locked() {
     log::error("software HCA: {}", parts.error().message);
     return false;
   }
-  static const int watches_forks = pthread_atfork(nullptr, nullptr, [] { instance().after_fork(); });
+  static const int watches_forks =
+      pthread_atfork([] { instance().before_fork(); }, [] { instance().after_fork_in_parent(); },
+                     [] { instance().after_fork_in_child(); });
   static_cast<void>(watches_forks);
   parts_ = std::move(*parts);
   owner_pid_.store(getpid());
@@ -206,19 +209,35 @@ bool Device::in_child() const {
   return owner_pid != 0 && owner_pid != getpid();
 }
 
-// A child has the memory but not the thread, and would answer with its parent's address: it is refused.
-// One whose parent had nothing open begins anew; what the parent made stays, it is still the parent's.
-void Device::after_fork() {
+// Waits for a call of another thread, whose half of a change the child would have. One that this thread is
+// in, as where a signal's handler forks, does not end meanwhile, and such a child is refused.
+void Device::before_fork() {
+  if (within_limit([this] { return std::try_lock(mutex_, channels_mutex_) < 0; })) held_for_fork = true;
+}
+
+void Device::after_fork_in_parent() {
+  if (!std::exchange(held_for_fork, false)) return;
+  channels_mutex_.unlock();
+  mutex_.unlock();
+}
+
+// A child has the memory but not the threads, and would answer with its parent's address: it begins anew.
+// What the parent made stays and is still the parent's; the child's descriptors of that are of no device.
+void Device::after_fork_in_child() {
   for (std::atomic<Hca*>& running : running_) running.store(nullptr);
   connections_.store(nullptr);
   progressing_.store(0);
+  commanding_.store(0);
   begin_copies_in_child();
-  const std::unique_lock lock(mutex_, std::try_to_lock);
-  if (!lock || state_ != State::kReady || !parts_->contexts.empty()) return;
-  if (parts_->connections->in_use()) return;
-  abandon_parts();
-  state_ = State::kUntouched;
-  owner_pid_.store(0);
+  if (!held_for_fork) return;
+  if (state_ == State::kReady) {
+    parts_->channels = std::move(channels_);
+    channels_.clear();
+    abandon_parts();
+    state_ = State::kUntouched;
+    owner_pid_.store(0);
+  }
+  after_fork_in_parent();
 }
 
 std::string Device::files_root() {
@@ -266,7 +285,7 @@ Errno Device::request(int fd, std::uint64_t request_address) {
   if (state_ != State::kReady) return ENODEV;
   const DeviceFile file = tracked_file(fd);
   const auto found = parts_->contexts.find(file.context);
-  if (found == parts_->contexts.end()) return EBADF;
+  if (found == parts_->contexts.end()) return ENODEV;  // the parent's
   try {
     const Errno error = dispatch(*found->second, request_address);
     show_touched(*parts_->inventory, file.hca, file.context, *found->second);
@@ -408,7 +427,8 @@ Errno Device::write_connections(int fd, std::uint64_t address, std::size_t lengt
     std::atomic<int>& count;
   } const counted(commanding_);
   RdmaCm* const connections = connections_.load();
-  return connections == nullptr ? ENODEV : connections->command(fd, address, length_bytes);
+  const Errno error = connections == nullptr ? ENODEV : connections->command(fd, address, length_bytes);
+  return error == EBADF ? ENODEV : error;  // the parent's
 }
 
 void Device::refresh_counters() {

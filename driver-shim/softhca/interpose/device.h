@@ -83,12 +83,15 @@ class Device : public ChannelRegistry {
     std::unique_ptr<RdmaCm> connections;
     std::vector<std::unique_ptr<EngineThread>> threads;          // of each HCA
     std::map<std::uint32_t, std::unique_ptr<Context>> contexts;  // by their number, as in DeviceFile
+    std::map<int, std::shared_ptr<EventChannel>> channels;       // of a parent's contexts, in its child
     Parts* abandoned_before = nullptr;
   };
 
   bool ensure_locked();
   [[nodiscard]] bool in_child() const;
-  void after_fork();
+  void before_fork();
+  void after_fork_in_parent();
+  void after_fork_in_child();
   Result<std::unique_ptr<Parts>> make_parts();
   Result<std::unique_ptr<Parts>> make_parts_or_error();
   ErrnoOr<FlightRecord> read_flight(std::string_view path);
