@@ -268,30 +268,5 @@ TEST_F(Hcas, rdma_cm_leaves_by_the_one_whose_address_is_the_source) {
   EXPECT_STREQ(ibv_get_device_name(id->verbs->device), "gdx1");
 }
 
-// The second's port is taken when every HCA is to listen, and the first's is free once nobody means to.
-TEST_F(Hcas, rdma_cm_listen_that_fails_at_one_listens_at_none) {
-  constexpr std::uint16_t kPort = 7471;
-  const Context first = open(0);
-  const Context second = open(1);
-  const auto bind_shared = [](sockaddr_in address) {
-    Id id = make_id();
-    int shared = 1;
-    EXPECT_EQ(rdma_set_option(id.get(), RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &shared, sizeof shared), 0);
-    EXPECT_EQ(rdma_bind_addr(id.get(), reinterpret_cast<sockaddr*>(&address)), 0);
-    return id;
-  };
-  sockaddr_in any = address_of(first.get(), kPort);
-  any.sin_addr.s_addr = INADDR_ANY;
-  Id at_all = bind_shared(any);
-  const Id at_first = bind_shared(address_of(first.get(), kPort));
-  const Id at_second = bind_shared(address_of(second.get(), kPort));
-  EXPECT_EQ(rdma_listen(at_second.get(), 1), -1) << "of an address that another id is bound to";
-  EXPECT_EQ(rdma_listen(at_all.get(), 1), -1);
-  EXPECT_EQ(errno, EADDRINUSE);
-  at_all.reset();
-  EXPECT_EQ(rdma_listen(at_second.get(), 1), 0) << std::strerror(errno);
-  EXPECT_EQ(rdma_listen(at_first.get(), 1), 0) << std::strerror(errno);
-}
-
 }  // namespace hcas_test
 }  // namespace gdx::abi_tests

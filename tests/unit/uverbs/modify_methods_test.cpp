@@ -42,10 +42,7 @@ constexpr std::uint32_t kMigration = 1u << 18;
 constexpr std::uint32_t kCurrent = 1u << 1;
 
 // Every attribute with a value of its own, which no default has.
-TEST_F(QueueMethods, queue_pair_changed_is_queried_as_it_was_set) {
-  Qp queue = qp();
-  queue.flags = 4096;
-  const std::uint32_t handle = add_qp(queue);
+ib_uverbs_modify_qp every_attribute(std::uint32_t handle) {
   ib_uverbs_modify_qp asked{};
   asked.qp_handle = handle;
   asked.port_num = 1;
@@ -63,6 +60,14 @@ TEST_F(QueueMethods, queue_pair_changed_is_queried_as_it_was_set) {
   const wire::Gid gid = wire::gid_of(wire::Address::ipv4(0x7f000102), 1);
   asked.dest = {{}, 1, 2, 0, 1, 3, 4, 5, 6, 7, 1, 1};
   std::copy(gid.begin(), gid.end(), asked.dest.dgid);
+  return asked;
+}
+
+TEST_F(QueueMethods, queue_pair_changed_is_queried_as_it_was_set) {
+  Qp queue = qp();
+  queue.flags = 4096;
+  const std::uint32_t handle = add_qp(queue);
+  const ib_uverbs_modify_qp asked = every_attribute(handle);
   const auto change = [&](std::uint8_t state, std::uint32_t mask, auto wrong) {
     ib_uverbs_modify_qp changed = asked;
     changed.qp_state = state;
