@@ -41,7 +41,8 @@ GDX_DEVICE Status ended_wait(const TeamHandle& team, const TeamSignals& signals,
                              Status status, std::uint32_t index) {
   if (enough(signals)) return Status::kOk;
   const auto address = reinterpret_cast<std::uint64_t>(signals.words + index);
-  return record_first(team.copy, {status, signals.rank_of(index), address, 8, 0, 1});
+  const auto how = static_cast<std::uint32_t>(signals.how);
+  return record_first(team.copy, {status, signals.rank_of(index), address, signals.value, 0, 1 + how});
 }
 
 // Waits until `enough(signals)` of the signals hold. A failed or silent sender of a missing signal ends it.

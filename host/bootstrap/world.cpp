@@ -28,6 +28,7 @@ struct World::Impl {
   // Rank 0, until the first collective proves that the members are the ranks.
   std::optional<bootstrap::Reception> reception;
   std::string latecomer;       // the last who came when its place was taken, for messages
+  std::uint64_t bound_ns = 0;  // of the collective in progress
   std::uint32_t sequence = 1;  // of the collective in progress or, between, the next
   std::optional<std::pair<std::uint32_t, Error>> gave_up;  // rank 0: a rank that has ended its world, and why
   std::optional<Error> broken;
@@ -40,6 +41,7 @@ struct World::Impl {
   Result<void> end_for_who_gave_up(std::vector<std::uint32_t> absent);
   void refuse_latecomers();
   [[nodiscard]] std::string place(std::uint32_t rank) const;
+  [[nodiscard]] std::string bound_text() const;
   [[nodiscard]] std::string absent_text(const std::vector<std::uint32_t>& absent) const;
   Result<std::vector<std::byte>> collect(std::span<const std::byte> mine, std::uint64_t deadline_ns);
   Result<std::vector<std::byte>> contribute(std::span<const std::byte> mine, std::uint64_t deadline_ns);
@@ -48,6 +50,11 @@ struct World::Impl {
 };
 
 namespace {
+
+constexpr double kNsPerSecond = 1e9;
+
+// A rank that has ended closes its connection, and is told as gone at once.
+constexpr char kLives[] = ", and its connection stands: it is slow, or stopped";
 
 Result<void> check_options(const WorldOptions& options) {
   if (options.size == 0 || options.size > bootstrap::kMaxRanks) {
@@ -123,6 +130,10 @@ void World::Impl::refuse_latecomers() {
   }
 }
 
+std::string World::Impl::bound_text() const {
+  return fmt::format("{:.3f} s", static_cast<double>(bound_ns) / kNsPerSecond);
+}
+
 std::string World::Impl::place(std::uint32_t rank) const {
   return bootstrap::peer_text(members[rank].socket());
 }
@@ -166,8 +177,9 @@ Result<void> World::Impl::wait_for_contributions(std::size_t bytes, std::uint64_
     const bool ready = bootstrap::wait_until(set, std::min(deadline_ns, next_ns));
     refuse_latecomers();
     if (!ready && monotonic_ns() >= deadline_ns) {
-      return break_up(Error{Status::kTimeout, fmt::format("{} did not come to collective {} in time{}",
-                                                          absent_text(absent), sequence, latecomer)});
+      return break_up(Error{Status::kTimeout,
+                            fmt::format("{} did not come to collective {} within {}{}{}", absent_text(absent),
+                                        sequence, bound_text(), kLives, latecomer)});
     }
   }
 }
@@ -185,9 +197,9 @@ Result<void> World::Impl::send_to_members(const std::vector<std::byte>& frame, s
     }
     if (set.empty()) return {};
     if (!bootstrap::wait_until(set, deadline_ns)) {
-      return break_up(Error{
-          Status::kTimeout,
-          fmt::format("{} did not take the result of collective {} in time", absent_text(absent), sequence)});
+      return break_up(
+          Error{Status::kTimeout, fmt::format("{} did not take the result of collective {} within {}{}",
+                                              absent_text(absent), sequence, bound_text(), kLives)});
     }
   }
 }
@@ -236,10 +248,11 @@ Result<std::vector<std::byte>> World::Impl::contribute(std::span<const std::byte
     const short events = root.has_unsent() ? POLLIN | POLLOUT : POLLIN;
     pollfd ready{root.socket().value(), events, 0};
     if (!bootstrap::wait_until(std::span(&ready, 1), deadline_ns)) {
-      return break_up(
-          Error{Status::kTimeout, fmt::format("collective {} did not end in time: rank 0, or a rank that it "
-                                              "waits for, has not come; see which rank is stuck",
-                                              sequence)});
+      return break_up(Error{
+          Status::kTimeout,
+          fmt::format("collective {} did not end within {}: rank 0, or a rank that it waits for, has not "
+                      "come; see which rank is stuck",
+                      sequence, bound_text())});
     }
   }
 }
@@ -292,6 +305,7 @@ Result<std::vector<std::byte>> World::allgather(std::span<const std::byte> mine,
                     mine.size(), size(), bootstrap::kMaxContributionBytes, bootstrap::kMaxGatheredBytes));
   }
   if (size() == 1) return std::vector<std::byte>(mine.begin(), mine.end());
+  impl_->bound_ns = timeout_ns;
   const std::uint64_t deadline_ns = monotonic_ns() + timeout_ns;
   return rank() == 0 ? impl_->collect(mine, deadline_ns) : impl_->contribute(mine, deadline_ns);
 }

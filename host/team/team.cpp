@@ -215,6 +215,10 @@ std::string Team::describe_fault() const {
   return state && impl_->table ? state->describe_fault(*impl_->table) : "the team is closed";
 }
 
+void Team::clear_fault() {
+  if (impl_->table) TeamState::clear_fault(*impl_->table);
+}
+
 void Team::abort() {
   if (!impl_->caller.is_here()) return;
   if (const auto state = impl_->state.lock()) state->abort();

@@ -95,9 +95,13 @@ class Team {
   // Returns the shared endpoint towards `rank`, for device::SharedEndpoint. A zeroed one, which kernels
   // refuse, where none is connected.
   [[nodiscard]] EndpointHandle endpoint(std::uint32_t lane, std::uint32_t rank) const;
-  // Describes the first call that failed, and every connection that did, by rank; "ok" while there is none.
-  // Call it when no kernel runs on the team.
+  // Describes the first call that failed since create, split or clear_fault, and every connection that did,
+  // by rank; "ok" while there is none. Of a wait it tells the word, the value and the time, and whether the
+  // rank that did not signal still answers. Call it when no kernel runs on the team.
   [[nodiscard]] std::string describe_fault() const;
+  // Forgets the call that failed, so that the next one is described. Failed connections remain. Call it when
+  // no kernel runs on the team.
+  void clear_fault();
 
   // Makes every wait of a kernel or of connect() return kAborted, on this team and those that share its
   // endpoints.

@@ -38,11 +38,6 @@ std::shared_ptr<void> count_team_with_pools() {
   return {nullptr, [](void*) { --teams_with_pools; }};
 }
 
-// Returns whether kernels may know the endpoint. One that is being connected is the connector's alone.
-bool is_known(const ConnectionEnd& end) {
-  return end.endpoint && end.way != PeerWay::kNone && end.way != PeerWay::kMapped;
-}
-
 // Lowers the slots to what the pool has.
 void fit(std::uint32_t& slots, const StagingPool* pool) {
   slots = pool == nullptr ? 0 : std::min(slots, pool->slot_count());
@@ -302,7 +297,7 @@ void TeamState::ready(std::uint32_t rank, std::uint32_t lane) {
 void TeamState::gone(std::uint32_t rank, std::uint32_t lane, const Error& why) {
   const std::lock_guard lock(mutex_);
   ConnectionEnd& end = ends_[end_index(lane, rank)];
-  if (!is_known(end)) end.endpoint.reset();
+  if (!end.is_known()) end.endpoint.reset();
   end.why_gone = why.message;
   const bool goes_on =
       is_mapped(rank) && atomics_ == TeamAtomics::kProcessor && why.status != Status::kPeerUnreachable;
@@ -332,7 +327,7 @@ std::vector<std::shared_ptr<Table>> TeamState::tables() const {
 void TeamState::write_connection(const Table& table, std::uint32_t lane, std::uint32_t index) const {
   const ConnectionEnd& end = ends_[end_index(lane, table.members()[index])];
   TeamPeer& peer = table.peer(lane, index);
-  if (is_known(end) && peer.state == nullptr) peer.set_endpoint(end.endpoint->handle());
+  if (end.is_known() && peer.state == nullptr) peer.set_endpoint(end.endpoint->handle());
   set_way(peer, end.way);
 }
 
@@ -476,7 +471,7 @@ EndpointHandle TeamState::endpoint_handle(std::uint32_t lane, std::uint32_t rank
   if (lane >= options_.lanes || rank >= world_->size()) return {};
   const std::lock_guard lock(mutex_);
   const ConnectionEnd& end = ends_[end_index(lane, rank)];
-  return is_known(end) ? end.endpoint->handle() : EndpointHandle{};
+  return end.is_known() ? end.endpoint->handle() : EndpointHandle{};
 }
 
 std::uint32_t TeamState::connections(const Table& table) const {
@@ -486,65 +481,6 @@ std::uint32_t TeamState::connections(const Table& table) const {
     for (const std::uint32_t rank : table.members()) count += ends_[end_index(lane, rank)].endpoint ? 1 : 0;
   }
   return count;
-}
-
-// Returns the reason for which a call was refused, or the present value of the word that it waited for.
-std::string TeamState::reason_of(const TeamFault& fault, const Table& table) const {
-  const auto offset_in = [&](const Memory& memory) {
-    return fault.address - reinterpret_cast<std::uintptr_t>(memory.data());
-  };
-  const Memory& heap = windows_.front().memory;
-  switch (fault.status) {
-    case Status::kTimeout:
-      if (fault.waited == 0 || gpu_heap_ || offset_in(heap) >= heap.bytes()) return "";
-      return fmt::format(", now {}",
-                         std::atomic_ref(*reinterpret_cast<std::uint64_t*>(fault.address)).load());
-    case Status::kRemoteInvalid:
-      return fault.address % sizeof(std::uint64_t) != 0 ? ": not 8-byte aligned" : "";
-    case Status::kInvalidLength:
-      return fault.bytes == 0 ? ": of no signals"
-                              : fmt::format(": use 1 to {} bytes", mlx5::kMaxMessageBytes);
-    case Status::kInvalidArgument: break;
-    default: return "";
-  }
-  if (fault.rank >= table.size() && fault.rank != kAnyTeamRank)
-    return fmt::format(": the team has {} ranks", table.size());
-  for (const Window& window : windows_) {
-    const std::uint64_t size = window.memory.bytes();
-    const std::uint64_t offset = offset_in(window.memory);
-    if (offset >= size) continue;
-    if (fault.bytes > size - offset)
-      return fmt::format(": ends {} bytes beyond that memory", fault.bytes - (size - offset));
-    return ": the lane does not exist, or the window came later";
-  }
-  return ": neither of the heap nor of a window";
-}
-
-std::string TeamState::describe_fault(const Table& table) const {
-  std::string text;
-  const TeamFault& fault = *table.fault();
-  if (fault.status != Status::kOk) {
-    const auto rank = fault.rank == kAnyTeamRank ? std::string("any rank") : name_of(table, fault.rank);
-    text = fmt::format("{}: {}", status_name(fault.status), rank);
-    const std::uint64_t offset = fault.address - reinterpret_cast<std::uintptr_t>(heap_memory().data());
-    const auto place = offset < heap_memory().size() ? fmt::format("heap offset {:#x}", offset)
-                                                     : fmt::format("{:#x}", fault.address);
-    if (fault.address != 0)
-      text += fmt::format(", {} bytes at {}{}", fault.bytes, place, reason_of(fault, table));
-  }
-  const std::lock_guard lock(mutex_);
-  for (std::uint32_t i = 0; i < table.size(); ++i) {
-    for (std::uint32_t lane = 0; lane < options_.lanes; ++lane) {
-      const ConnectionEnd& end = ends_[end_index(lane, table.members()[i])];
-      if (!end.why_gone.empty())
-        text += fmt::format("{}connection to {}, lane {}: {}", text.empty() ? "" : "; ", name_of(table, i),
-                            lane, end.why_gone);
-      if (!is_known(end) || end.endpoint->fault().status == Status::kOk) continue;
-      text += fmt::format("{}endpoint towards {}, lane {}: {}", text.empty() ? "" : "; ", name_of(table, i),
-                          lane, end.endpoint->describe_fault());
-    }
-  }
-  return text.empty() ? status_name(Status::kOk) : text;
 }
 
 void TeamState::abort() {

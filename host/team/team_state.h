@@ -42,6 +42,9 @@ struct ConnectionEnd {
   std::optional<Endpoint> endpoint;
   PeerWay way = PeerWay::kNone;  // as the records have it
   std::string why_gone;
+
+  // Returns whether kernels may know the endpoint. One that is being connected is the connector's alone.
+  [[nodiscard]] bool is_known() const { return endpoint && way != PeerWay::kNone && way != PeerWay::kMapped; }
 };
 
 // Threads: one at a time, except abort() and the connector's.
@@ -71,6 +74,7 @@ class TeamState : private ConnectorHost {
   // "peer unreachable: rank 3, 8 bytes at heap offset 0x80; connection to rank 3, lane 0: ..."; "ok" while
   // healthy.
   [[nodiscard]] std::string describe_fault(const Table& table) const;
+  static void clear_fault(const Table& table) { *table.fault() = {}; }
   void abort();
 
   [[nodiscard]] World& world() { return *world_; }
@@ -101,7 +105,10 @@ class TeamState : private ConnectorHost {
   [[nodiscard]] Result<Window> register_own(void* address, std::uint64_t bytes);
   [[nodiscard]] Result<void> listen();
   [[nodiscard]] bool has_atomics() const;
+  [[nodiscard]] std::string place_of(const TeamFault& fault) const;
   [[nodiscard]] std::string reason_of(const TeamFault& fault, const Table& table) const;
+  // Needs mutex_.
+  [[nodiscard]] std::string wait_text(const TeamFault& fault, const Table& table) const;
   // Returns all ranks' identities, with which the connector starts once the ways are known.
   [[nodiscard]] Result<std::vector<bootstrap::ConnectorIdentity>> choose_ways();
   [[nodiscard]] Result<void> connect_all();

@@ -12,7 +12,7 @@
 namespace gdx {
 
 // Must rise on every change of a struct here, because kernels refuse a handle of another version.
-inline constexpr std::uint32_t kTeamLayoutVersion = 1;
+inline constexpr std::uint32_t kTeamLayoutVersion = 2;
 
 // Windows of a team. Window 0 is the symmetric heap.
 inline constexpr std::uint32_t kMaxTeamWindows = 8;
@@ -103,9 +103,9 @@ struct TeamFault {
   Status status;
   std::uint32_t rank;
   std::uint64_t address;  // that the call named, of this rank; 0: it named none
-  std::uint64_t bytes;
-  std::uint32_t taken;   // nonzero: a call has claimed the record
-  std::uint32_t waited;  // nonzero: the call waited for the word at `address`
+  std::uint64_t bytes;    // of the call; of a wait the value that it compared with
+  std::uint32_t taken;    // nonzero: a call has claimed the record
+  std::uint32_t waited;   // 1 + enum Compare: the call waited for the word at `address`; 0: it did not
 };
 
 struct TeamHandle {

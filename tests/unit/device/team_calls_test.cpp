@@ -119,12 +119,12 @@ TEST_F(TeamFaults, refusal_or_end_of_a_wait_is_left_whole) {
   connect(0, kAbsent, PeerWay::kGone);
   static const std::uint32_t waited[] = {kNative, kAbsent};
   *word(20) = 1;
-  expect_refused({{"in vain", [&](T t) { return gdx_wait(t, word(9), kEq, 1); },
-                   fault(Status::kTimeout, kAnyTeamRank, word(9), 8, 1)}});
+  expect_refused({{"in vain", [&](T t) { return gdx_wait(t, word(9), Compare::kGreater, 77); },
+                   fault(Status::kTimeout, kAnyTeamRank, word(9), 77, 4)}});
   handle_.timeout_ns = 60'000'000'000;
   expect_refused({
       {"gone", [&](T t) { return gdx_wait_all(t, word(20), waited, 2, kEq, 1); },
-       fault(Status::kPeerUnreachable, kAbsent, word(21), 8, 1)},
+       fault(Status::kPeerUnreachable, kAbsent, word(21), 1, 1)},
       {"put to one that is gone", [&](T t) { return gdx_put(t, heap() + 8, heap(), 24, kAbsent); },
        fault(Status::kPeerUnreachable, kAbsent, heap() + 8, 24)},
       {"value to one that is gone", [&](T t) { return gdx_put_value(t, word(1), std::uint64_t{1}, kAbsent); },

@@ -431,9 +431,15 @@ TEST_F(LoneTeam, fault_of_each_kind_is_told_with_its_place_and_reason) {
   } cases[] = {
       {{Status::kOk, 0, heap, 8, 0, 0}, "ok"},
       {{Status::kTimeout, kAnyTeamRank, 0, 8, 0, 1}, "timed out: any rank"},
-      {{Status::kTimeout, 0, heap + 16, 8, 0, 1}, "timed out: rank 0, 8 bytes at heap offset 0x10, now 55"},
+      {{Status::kTimeout, 0, heap + 16, 7, 0, 3},
+       "timed out: rank 0, waited 120.000 s for the word at heap offset 0x10 to be >= 7, now 55"},
+      {{Status::kPeerUnreachable, 0, heap + 16, 56, 0, 1},
+       "peer unreachable (transport retries exceeded): rank 0, waited for the word at heap offset 0x10 to be "
+       "== 56, "
+       "now 55"},
       {{Status::kTimeout, 0, heap + 16, 8, 0, 0}, "timed out: rank 0, 8 bytes at heap offset 0x10"},
-      {{Status::kTimeout, 0, window, 8, 0, 1}, "timed out: rank 0, 8 bytes at " + hex(window)},
+      {{Status::kTimeout, kAnyTeamRank, window, 8, 0, 6},
+       "timed out: any rank, waited 120.000 s for the word at " + hex(window) + " to be < 8"},
       {{Status::kRemoteInvalid, 0, heap + 8, 8, 0, 0},
        "remote invalid request: rank 0, 8 bytes at heap offset 0x8"},
       {{Status::kRemoteInvalid, 0, heap + 9, 8, 0, 0},
@@ -460,6 +466,13 @@ TEST_F(LoneTeam, fault_of_each_kind_is_told_with_its_place_and_reason) {
     *team.handle().fault = fault;
     EXPECT_EQ(team.describe_fault(), text);
   }
+  team.clear_fault();
+  EXPECT_EQ(team.describe_fault(), "ok");
+  ASSERT_TRUE(team.connect(0));
+  *team.handle().fault = {Status::kTimeout, 0, heap + 16, 7, 0, 3};
+  EXPECT_THAT(
+      team.describe_fault(),
+      HasSubstr("to be >= 7, now 55: that rank's NIC answers, so it is slow, or does not set the word"));
 }
 
 // The pools that a team makes itself, each alone.

@@ -351,7 +351,8 @@ TEST(WorldHostile, members_that_take_no_result_end_the_collective_in_time) {
   EXPECT_EQ(met.error().status, Status::kTimeout);
   EXPECT_EQ(met.error().message, "ranks 1, 2, 3, 4, 5, 6, 7, 8 and 56 more, the first at " +
                                      members.front().own_text() +
-                                     " did not take the result of collective 1 in time");
+                                     " did not take the result of collective 1 within 0.100 s, and its "
+                                     "connection stands: it is slow, or stopped");
   EXPECT_EQ(world->barrier(kLongNs).error().message, met.error().message);
   // Bytes that have begun to come are the result, and nothing follows it.
   const auto result = encode_frame(FrameType::kGathered, 0, 1, std::vector<std::byte>(kSize * kBytes));
@@ -393,9 +394,10 @@ TEST(WorldHostile, root_that_says_nothing_ends_join_and_collective_in_time) {
     if (!in_time) rank_0.send(std::string(64, '\0'));  // so that it ends all the same
     const Error error = ended.get();
     EXPECT_EQ(error.status, Status::kTimeout) << error.message;
-    EXPECT_THAT(error.message,
-                HasSubstr(welcomes ? "collective 1 did not end in time: rank 0, or a rank that it waits for"
-                                   : "have not come: start all 2 ranks"));
+    EXPECT_THAT(
+        error.message,
+        HasSubstr(welcomes ? "collective 1 did not end within 0.100 s: rank 0, or a rank that it waits for"
+                           : "have not come: start all 2 ranks"));
   }
 }
 
