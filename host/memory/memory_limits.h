@@ -31,10 +31,10 @@ struct MemoryLimit {
 
 inline constexpr std::size_t kMaxKnownLimits = 8;
 
-// Memory that one process is about to take. Trivially copyable, because processes exchange it as bytes.
+// Bytes that one process is about to take. Trivially copyable, because processes exchange it as bytes.
 struct MemoryNeed {
   std::uint64_t bytes = 0;
-  std::uint32_t limits = 0;  // number of those known
+  std::uint32_t limits = 0;  // number of known ones
   std::uint32_t reserved = 0;
   std::array<std::uint64_t, kMaxKnownLimits> ids = {};  // of the limits above the process
 };

@@ -191,7 +191,7 @@ struct StagingLease::Pool {
     const auto end = [process = OwnProcess()](Pool* pool) {
       if (process.is_here()) delete pool;
     };
-    return std::shared_ptr<Pool>(new Pool(options, std::move(region), bytes), end);
+    return {new Pool(options, std::move(region), bytes), end};
   }
   ~Pool() {
     if (daemon) (void)daemon->call<ipc::Done>(ipc::ClosePool{number});
