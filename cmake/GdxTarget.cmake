@@ -37,6 +37,24 @@ function(gdx_target name)
   endif()
 endfunction()
 
+# gdx_install(TARGET [ARGUMENTS...]): as install(TARGETS). Of a tree in which any of them is not built, nothing is
+# installed, because half a prefix looks like a whole one.
+function(gdx_install name)
+  install(TARGETS ${name} ${ARGN})
+  get_target_property(type ${name} TYPE)
+  if(NOT type STREQUAL "INTERFACE_LIBRARY")
+    set_property(GLOBAL APPEND PROPERTY gdx_installed ${name})
+  endif()
+endfunction()
+set(gdx_installed_files ${CMAKE_CURRENT_BINARY_DIR}/installed_files.txt)
+install(CODE "file(STRINGS \"${gdx_installed_files}\" files)
+  foreach(file IN LISTS files)
+    if(NOT EXISTS \"\${file}\")
+      message(FATAL_ERROR \"nothing is installed, because \${file} is not built: \"
+        \"build all first: cmake --build ${CMAKE_BINARY_DIR}\")
+    endif()
+  endforeach()")
+
 # gdx_compiled_apart(TARGET...): sources that have names of their own in common, or for one of which a mutant stands in
 # (cmake/GdxMutant.cmake).
 function(gdx_compiled_apart)

@@ -35,7 +35,7 @@ struct HostPort {
 [[nodiscard]] Result<Descriptor> accept_one(const Descriptor& listener);
 
 // Checks the interface of `address`. Errors: kSystem when it is the loopback interface and that is down.
-[[nodiscard]] Result<void> check_route(const sockaddr& address, socklen_t length);
+[[nodiscard]] Result<void> check_route(const sockaddr& address);
 
 // Tries until a listener accepts or the deadline (CLOCK_MONOTONIC) passes.
 // Errors: kTimeout, kInvalidArgument (no such host), kSystem (the loopback interface is down).

@@ -63,7 +63,7 @@ Result<Root> reserve_root() {
     return fail(Status::kSystem,
                 fmt::format("no loopback port for the ranks to meet: {}", std::strerror(errno)));
   }
-  GDX_TRY(bootstrap::check_route(*generic, length));
+  GDX_TRY(bootstrap::check_route(*generic));
   root.name = fmt::format("127.0.0.1:{}", ntohs(address.sin_port));
   return root;
 }

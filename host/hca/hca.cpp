@@ -1,12 +1,14 @@
 #include "host/hca/hca.h"
 
 #include <arpa/inet.h>
+#include <dlfcn.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <net/if.h>
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -21,6 +23,7 @@
 #include "host/ipc/daemon.h"
 #include "host/topo/nearest_nic.h"
 #include "proto/mlx5/prm.h"
+#include "proto/softhca.h"
 
 namespace gdx {
 namespace {
@@ -192,8 +195,21 @@ Result<std::vector<std::string>> list_hcas() {
   return list.names();
 }
 
+// ThreadSanitizer sees no atomics in code that is compiled without it.
+static void warn_of_false_races() {
+#if !defined(__SANITIZE_THREAD__)
+  static std::atomic<bool> said = false;
+  if (dlsym(RTLD_DEFAULT, "__tsan_init") == nullptr || said.exchange(true)) return;
+  log::warn(
+      "this program has ThreadSanitizer and its gdx has not, so that races reported within gdx are false: "
+      "link "
+      "a gdx of the preset tsan (docs/DEBUGGING.md, Sanitizers)");
+#endif
+}
+
 Result<Hca> Hca::open(const HcaOptions& options) {
   const TraceSpan span("Hca::open");
+  warn_of_false_races();
   if (options.in_this_process) return open_here(options);
   const auto places = GDX_TRY(ipc::daemon_places_from_environment());
   std::string refusals;
@@ -253,6 +269,9 @@ Result<Hca> Hca::open_here(const HcaOptions& options) {
     gid_index = GDX_TRY(number_from_environment(kGidIndexVariable, 0, UINT8_MAX));
   }
   if (list.devices.empty()) {
+    if (dlsym(RTLD_DEFAULT, kSofthcaProgressSymbol) != nullptr)
+      return fail(Status::kNoDevice,
+                  "no RDMA HCA: the software HCA is loaded and did not start; its line above says why");
     const std::string wanted = wanted_name(options);
     return fail(Status::kNoDevice,
                 fmt::format("no RDMA HCA on this machine{}: run it under `gdx run -- PROGRAM` to use the "

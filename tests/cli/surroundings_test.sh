@@ -17,6 +17,9 @@ case $case_name in
   loopback_down)
     in_network "exec '$gdx' demo --max-bytes 512"
     expect_status 1 && expect 'loopback interface is down; .*ip link set lo up' && expect_one_line
+    # With its address left behind.
+    in_network "ip link set lo up && ip link set lo down && exec '$gdx' demo --max-bytes 512"
+    expect_status 1 && expect 'loopback interface is down; .*ip link set lo up' && expect_one_line
     in_network "GDX_RANK=1 GDX_WORLD_SIZE=2 GDX_ROOT=127.0.0.1:5000 exec '$gdx' run -- '$gdx_demo' --max-bytes 512"
     expect_failure && expect 'loopback interface is down'
     ;;
@@ -27,6 +30,17 @@ taken = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 taken.bind((\"0.0.0.0\", 4791))
 sys.exit(subprocess.call(sys.argv[1:]))' '$gdx' run -- '$gdx' info"
     expect_failure && expect 'port 4791 is taken on all addresses' && expect_no 'or none'
+    expect 'the software HCA is loaded and did not start' && expect_no 'run it under'
+    ;;
+  few_descriptors)
+    run 100 bash -c "ulimit -n 16 && exec '$gdx' run -- '$gdx' info"
+    expect_failure && expect_no 'run it under'
+    ;;
+  thread_sanitizer)
+    runtime=$("${CXX:-c++}" -print-file-name=libtsan.so)
+    [ -e "$runtime" ] || { echo "SKIPPED: no libtsan.so; install Debian's g++ to load it"; exit 77; }
+    timeout 200 env LD_PRELOAD="$runtime" "$gdx" info >"$out" 2>&1
+    expect 'this program has ThreadSanitizer and its gdx has not'
     ;;
   unread_fifo)
     mkfifo "$folder/capture"

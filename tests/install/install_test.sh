@@ -21,6 +21,12 @@ run_put() {
   grep -q '^rank 1 has: put by a kernel$' "$folder/out" || { cat "$folder/out" >&2 && exit 1; }
 }
 
+# A tree in which nothing is built.
+step cmake -G Ninja -S "$2" -B "$folder/tree" -DCMAKE_CXX_COMPILER="$3" -DBUILD_TESTING=OFF
+timeout 200 cmake --install "$folder/tree" --prefix "$folder/half" >"$folder/out" 2>&1 && cat "$folder/out" && exit 1
+{ grep -q 'nothing is installed, because' "$folder/out" && [ ! -e "$folder/half" ]; } ||
+  { echo "FAILED: half a prefix" >&2 && cat "$folder/out" >&2 && exit 1; }
+
 own=$2/demo/own
 step cmake --install "$1" --prefix "$folder/gdx"
 headers=$(grep -rlE '#include *[<"](fmt|spdlog|nlohmann)/' "$folder/gdx/include") && {
