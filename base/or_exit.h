@@ -1,5 +1,5 @@
 // The value of a Result, or the end of the program: for programs whose set-up has no other answer to a
-// failure.
+// failure. In a namespace of its own, so that `using namespace gdx` leaves a program its own or_exit.
 #pragma once
 
 #include <errno.h>
@@ -9,7 +9,7 @@
 
 #include "base/result.h"
 
-namespace gdx {
+namespace gdx::program {
 
 // Returns the value. A failure ends the program with status 1, after "program: message" on stderr.
 template <typename T>
@@ -21,4 +21,4 @@ T or_exit(Result<T> result) {
   return std::move(result).take();
 }
 
-}  // namespace gdx
+}  // namespace gdx::program

@@ -11,7 +11,21 @@
 
 namespace {
 
-using namespace gdx;
+using gdx::allocate_memory;
+using gdx::Endpoint;
+using gdx::EndpointAddress;
+using gdx::Gpu;
+using gdx::GpuMapping;
+using gdx::Hca;
+using gdx::Memory;
+using gdx::progress;
+using gdx::RemoteMemory;
+using gdx::StagingPool;
+using gdx::Status;
+using gdx::status_name;
+using gdx::World;
+using gdx::WorldOptions;
+using gdx::program::or_exit;
 
 constexpr std::uint64_t kTimeoutNs = 30'000'000'000;
 

@@ -6,23 +6,33 @@
 
 namespace {
 
-using namespace gdx;
+using gdx::Compare;
+using gdx::EndpointHandle;
+using gdx::gdx_flush;
+using gdx::gdx_put_signal;
+using gdx::gdx_wait;
+using gdx::kWarpThreads;
+using gdx::LocalMemory;
+using gdx::Mode;
+using gdx::RemoteMemory;
+using gdx::Scope;
+using gdx::Status;
 
 __global__ void send(EndpointHandle handle, LocalMemory from, RemoteMemory to, Status* result) {
-  device::Endpoint<Scope::kWarp> peer(handle);
+  gdx::device::Endpoint<Scope::kWarp> peer(handle);
   Status status = gdx_put_signal<Mode::kAuto>(peer, to, from, sizeof kMessage, to + kSignalAt, 1);
   if (status == Status::kOk) status = gdx_flush(peer);
   if (peer.is_leader()) *result = status;
 }
 
 __global__ void receive(EndpointHandle handle, const std::uint64_t* signal, Status* result) {
-  device::Endpoint<Scope::kWarp> peer(handle);
+  gdx::device::Endpoint<Scope::kWarp> peer(handle);
   const Status status = gdx_wait(peer, signal, Compare::kGreaterEqual, 1);
   if (peer.is_leader()) *result = status;
 }
 
-exec::LaunchConfig one_warp(int (*progress)()) {
-  exec::LaunchConfig config;
+gdx::exec::LaunchConfig one_warp(int (*progress)()) {
+  gdx::exec::LaunchConfig config;
   config.block = {kWarpThreads};
   config.progress = progress;
   return config;
@@ -30,14 +40,14 @@ exec::LaunchConfig one_warp(int (*progress)()) {
 
 }  // namespace
 
-bool kernels_run_on_gpu() { return exec::kOnGpu; }
+bool kernels_run_on_gpu() { return gdx::exec::kOnGpu; }
 
 Status run_send(const EndpointHandle& handle, LocalMemory from, RemoteMemory to, Status* result,
                 int (*progress)()) {
-  return exec::launch(one_warp(progress), send, handle, from, to, result);
+  return gdx::exec::launch(one_warp(progress), send, handle, from, to, result);
 }
 
 Status run_receive(const EndpointHandle& handle, const std::uint64_t* signal, Status* result,
                    int (*progress)()) {
-  return exec::launch(one_warp(progress), receive, handle, signal, result);
+  return gdx::exec::launch(one_warp(progress), receive, handle, signal, result);
 }

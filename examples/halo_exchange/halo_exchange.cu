@@ -8,7 +8,14 @@
 
 namespace {
 
-using namespace gdx;
+using gdx::Compare;
+using gdx::gdx_put_signal;
+using gdx::gdx_wait;
+using gdx::kWarpThreads;
+using gdx::Scope;
+using gdx::SignalOp;
+using gdx::Status;
+using gdx::TeamHandle;
 
 // Returns the place of cell `i` of the edge at `side`: of this tile, or `beyond` it the neighbour's.
 __device__ std::uint32_t edge_cell(std::uint32_t side, std::uint32_t i, bool beyond) {
@@ -60,7 +67,7 @@ __global__ void all_steps(TeamHandle team, Halo halo, std::uint32_t steps) {
 }  // namespace
 
 Status run_steps(const TeamHandle& team, const Halo& halo, std::uint32_t steps) {
-  exec::LaunchConfig config;
+  gdx::exec::LaunchConfig config;
   config.block = {kSides * kWarpThreads};
-  return exec::launch(config, all_steps, team, halo, steps);
+  return gdx::exec::launch(config, all_steps, team, halo, steps);
 }

@@ -5,7 +5,15 @@
 
 namespace {
 
-using namespace gdx;
+using gdx::Compare;
+using gdx::gdx_flush;
+using gdx::gdx_put_signal;
+using gdx::gdx_wait;
+using gdx::kWarpThreads;
+using gdx::Scope;
+using gdx::SignalOp;
+using gdx::Status;
+using gdx::TeamHandle;
 
 __global__ void greet(TeamHandle team, char* inbox, const char* outbox, std::uint64_t* arrived,
                       Status* result) {
@@ -24,7 +32,7 @@ __global__ void greet(TeamHandle team, char* inbox, const char* outbox, std::uin
 
 Status run_greet(const TeamHandle& team, char* inbox, const char* outbox, std::uint64_t* arrived,
                  Status* status) {
-  exec::LaunchConfig config;
+  gdx::exec::LaunchConfig config;
   config.block = {kWarpThreads};
-  return exec::launch(config, greet, team, inbox, outbox, arrived, status);
+  return gdx::exec::launch(config, greet, team, inbox, outbox, arrived, status);
 }

@@ -4,7 +4,7 @@
 #include "../example.h"
 #include "hello_put.h"
 
-using gdx::or_exit;
+using gdx::program::or_exit;
 
 namespace {
 

@@ -8,7 +8,17 @@
 
 namespace {
 
-using namespace gdx;
+using gdx::Compare;
+using gdx::gdx_flush;
+using gdx::gdx_put;
+using gdx::gdx_put_value;
+using gdx::gdx_signal;
+using gdx::gdx_wait;
+using gdx::gdx_wait_all;
+using gdx::Scope;
+using gdx::SignalOp;
+using gdx::Status;
+using gdx::TeamHandle;
 
 // Sends this rank's tokens for `rank`, packed into its slots there, and then their number.
 __device__ Status dispatch(const TeamHandle& team, const Moe& moe, std::uint64_t round, std::uint32_t rank) {
@@ -67,8 +77,8 @@ __global__ void moe_layer(TeamHandle team, Moe moe, std::uint64_t round) {
 }  // namespace
 
 Status run_moe(const TeamHandle& team, const Moe& moe, std::uint64_t round) {
-  exec::LaunchConfig config;
+  gdx::exec::LaunchConfig config;
   config.grid = {team.size};
   config.block = {32};
-  return exec::launch(config, moe_layer, team, moe, round);
+  return gdx::exec::launch(config, moe_layer, team, moe, round);
 }

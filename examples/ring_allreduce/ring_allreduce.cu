@@ -9,7 +9,14 @@
 
 namespace {
 
-using namespace gdx;
+using gdx::Compare;
+using gdx::gdx_flush;
+using gdx::gdx_put_signal;
+using gdx::gdx_wait;
+using gdx::Scope;
+using gdx::SignalOp;
+using gdx::Status;
+using gdx::TeamHandle;
 
 struct Part {
   std::uint32_t at;
@@ -53,8 +60,8 @@ __global__ void allreduce(TeamHandle team, Ring ring) {
 }  // namespace
 
 Status run_allreduce(const TeamHandle& team, const Ring& ring) {
-  exec::LaunchConfig config;
+  gdx::exec::LaunchConfig config;
   config.grid = {kBlocks};
   config.block = {64};
-  return exec::launch(config, allreduce, team, ring);
+  return gdx::exec::launch(config, allreduce, team, ring);
 }

@@ -3,7 +3,7 @@
 
 #include "../example.h"
 
-using gdx::or_exit;
+using gdx::program::or_exit;
 
 namespace {
 

@@ -6,7 +6,18 @@
 
 namespace {
 
-using namespace gdx;
+using gdx::gdx_compare_swap;
+using gdx::gdx_fetch_add;
+using gdx::gdx_flush;
+using gdx::gdx_get;
+using gdx::gdx_put_signal;
+using gdx::gdx_quiet;
+using gdx::gdx_signal;
+using gdx::kWarpThreads;
+using gdx::Scope;
+using gdx::SignalOp;
+using gdx::Status;
+using gdx::TeamHandle;
 
 struct Worker {
   const TeamHandle& team;
@@ -69,8 +80,8 @@ __global__ void work_all(TeamHandle team, Work work) {
 }  // namespace
 
 Status run_workers(const TeamHandle& team, const Work& work) {
-  exec::LaunchConfig config;
+  gdx::exec::LaunchConfig config;
   config.grid = {kWorkers};
   config.block = {kWarpThreads};
-  return exec::launch(config, work_all, team, work);
+  return gdx::exec::launch(config, work_all, team, work);
 }

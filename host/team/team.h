@@ -1,6 +1,7 @@
 // A team: ranks with a symmetric heap. Kernels name a peer by its rank, and its memory by an own pointer.
 //
-//   Team team = or_exit(Team::create({.heap_bytes = 64 << 20}));
+//   using gdx::program::or_exit;
+//   gdx::Team team = or_exit(gdx::Team::create({.heap_bytes = 64 << 20}));
 //   float* x = or_exit(team.allocate<float>(n));
 //   run_my_kernel(team.handle(), x, n);
 //

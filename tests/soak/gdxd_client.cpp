@@ -25,6 +25,8 @@
 namespace gdx {
 namespace {
 
+using program::or_exit;
+
 constexpr std::size_t kBytes = 64 * 1024;
 constexpr std::uint64_t kPatienceNs = 200'000'000'000;
 constexpr std::size_t kMaxInputBytes = 2048;

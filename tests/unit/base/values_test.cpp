@@ -13,6 +13,7 @@
 
 #include "base/clock.h"
 #include "base/environment.h"
+#include "base/or_exit.h"
 #include "base/process_stat.h"
 #include "base/size_text.h"
 
@@ -133,3 +134,17 @@ TEST(ProcessStat, is_the_state_the_parent_and_the_start_whatever_the_name) {
 
 }  // namespace values_test
 }  // namespace gdx
+
+// A program with gdx's names and an own one, which must not meet gdx's.
+namespace own_program {
+
+using namespace gdx;  // NOLINT: as users write
+
+template <typename T>
+T or_exit(const Result<T>& result) {
+  return *result;
+}
+
+TEST(OrExit, leaves_its_name_to_a_program_that_uses_the_namespace) { EXPECT_EQ(or_exit(Result<int>(7)), 7); }
+
+}  // namespace own_program
