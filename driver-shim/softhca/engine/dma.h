@@ -22,29 +22,25 @@ inline bool is_few_words(const void* at, std::size_t length_bytes) {
   return length_bytes % 8 == 0 && length_bytes - 8 <= kMostBytes - 8 && is_aligned(at, 8);
 }
 
+inline void copy_bytes(std::byte* to, const std::byte* from, std::size_t length_bytes) {
+  std::memcpy(to, from, length_bytes);
+}
+
 // Stores a range. Ordering: its last aligned 8 B, if it has any, are stored last, at once and with release.
 // So a thread that acquires them reads the rest. False: the program has unmapped or protected a part.
 [[nodiscard]] inline bool dma_store(std::byte* to, const std::byte* from, std::size_t length_bytes) {
   if (is_few_words(to, length_bytes)) return store_words(to, from, length_bytes / 8);
-  return guarded(to, length_bytes, [=] {
-    if (length_bytes < 8 || !is_aligned(to + length_bytes, 8)) {
-      std::memcpy(to, from, length_bytes);
-      return;
-    }
-    const std::size_t head_bytes = length_bytes - 8;
-    std::memcpy(to, from, head_bytes);
-    std::uint64_t tail = 0;
-    std::memcpy(&tail, from + head_bytes, sizeof tail);
-    std::atomic_ref(*reinterpret_cast<std::uint64_t*>(to + head_bytes))
-        .store(tail, std::memory_order_release);
-  });
+  const bool has_tail = length_bytes >= 8 && is_aligned(to + length_bytes, 8);
+  const std::size_t head_bytes = has_tail ? length_bytes - 8 : length_bytes;
+  return guarded_copy(copy_bytes, to, from, head_bytes, to) &&
+         (!has_tail || store_words(to + head_bytes, from + head_bytes, 1));
 }
 
 // Loads a range. An aligned 8 B word is read at once, because a thread may update it atomically. False: as
 // above.
 [[nodiscard]] inline bool dma_load(std::byte* to, const std::byte* from, std::size_t length_bytes) {
   if (is_few_words(from, length_bytes)) return load_words(to, from, length_bytes / 8);
-  return guarded(from, length_bytes, [=] { std::memcpy(to, from, length_bytes); });
+  return guarded_copy(copy_bytes, to, from, length_bytes, from);
 }
 
 // Loads a doorbell record's counter; `absent` where the record is not there any more. Ordering: acquire, so

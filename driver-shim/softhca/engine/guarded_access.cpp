@@ -160,6 +160,20 @@ bool run_guarded(const void* first, std::size_t length_bytes, void (*access)(voi
   return true;
 }
 
+// Repeats run_guarded(), because a further call between costs large copies a percent.
+bool guarded_copy(Copy* copy, std::byte* to, const std::byte* from, std::size_t length_bytes,
+                  const void* first) {
+  Landing here;
+  here.first = reinterpret_cast<std::uintptr_t>(first);
+  here.length_bytes = length_bytes;
+  if (__builtin_setjmp(here.place.data()) != 0) return false;
+  asm volatile("" : "+r"(copy) : : "memory");
+  landing = &here;
+  copy(to, from, length_bytes);
+  landing = nullptr;
+  return true;
+}
+
 #ifdef GDX_WORDS_BY_ADDRESS
 bool load_words(std::byte* to, const std::byte* from, std::size_t words) {
   return gdx_copy_words(to, from, words) != 0;

@@ -28,6 +28,12 @@ void exchange_fault_action(int signal, const struct sigaction* next, struct siga
 [[nodiscard]] bool run_guarded(const void* first, std::size_t length_bytes, void (*access)(void*),
                                void* state);
 
+// Runs copy(to, from, length_bytes), of which the side that starts at `first` is the program's. False: as
+// run_guarded().
+using Copy = void(std::byte* to, const std::byte* from, std::size_t length_bytes);
+[[nodiscard]] bool guarded_copy(Copy* copy, std::byte* to, const std::byte* from, std::size_t length_bytes,
+                                const void* first);
+
 // Copy words one after the other, each at once, and the last one as the last. The side in the program's
 // memory is aligned. False: as run_guarded(). Cheaper than that, for what is short. Ordering: acquire and
 // release.

@@ -47,7 +47,7 @@ bool MemoryAccess::load_from(std::byte* to, const std::byte* from, std::size_t l
   if (!memory_.foreign.empty()) [[unlikely]]
     return memory_.foreign.load(to, from, length_bytes);
   if (length_bytes < wire::kStreamedBytes || !memory_.wire.streams()) return dma_load(to, from, length_bytes);
-  return guarded(from, length_bytes, [=] { wire::stream_copy(to, from, length_bytes); });
+  return guarded_copy(wire::stream_copy, to, from, length_bytes, from);
 }
 
 bool MemoryAccess::load_from(std::byte* to, const Extent& from) const {
