@@ -87,7 +87,7 @@ END
     opens() {  # LIBRARIES COMMAND...
       local libraries=$1
       shift
-      LD_PRELOAD=$libraries run 100 "$gdx" run -- "$@"
+      DUMP_HEAPTRACK_OUTPUT=$folder/heap LD_PRELOAD=$libraries run 100 "$gdx" run -- "$@"
       expect_status 0
       tried=$((tried + 1))
     }
