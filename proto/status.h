@@ -5,6 +5,9 @@
 
 namespace gdx {
 
+// Apart from its enumerators, with which clang-format 14 takes the attribute for a class's.
+enum class [[nodiscard]] Status : std::uint32_t;
+
 // Groups by the part that failed, in the high byte, because the caller needs the parts that are still usable:
 //  - 0x00 none: success, or a state that is no error
 //  - 0x01 the operation: the queue is intact. Work posted before continues: a timed-out flush, or the chunks

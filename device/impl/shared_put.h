@@ -185,7 +185,8 @@ GDX_DEVICE Status put_staged_shared(OpenSharedEndpoint<P>& endpoint, const Remot
     if (leads) {
       credit = endpoint.template take_credit<Pool>((bytes - at - 1) / staging.slot_bytes + 1, help);
       QueueState* const state = endpoint.handle().state;
-      if (credit.status != Status::kOk && shared_failure(*state) != Status::kOk) give_back_shared(state);
+      if (credit.status != Status::kOk && shared_failure(*state) != Status::kOk)
+        static_cast<void>(give_back_shared(state));  // the call ends with the credit's status
     }
     Status status = static_cast<Status>(exec::broadcast<S>(static_cast<std::uint32_t>(credit.status)));
     if (status != Status::kOk) return status;

@@ -121,7 +121,7 @@ Status put_by_warp(const Link& link, std::uint64_t bytes, std::uint64_t count) {
     for (std::uint64_t i = 0; i < count && status == Status::kOk; ++i)
       status = gdx_put<M>(endpoint, link.peer.target, link.source.local(), bytes);
     if (status == Status::kOk) status = gdx_flush(endpoint);
-    if (status != Status::kOk) ended = status;
+    if (status != Status::kOk) ended.store(status);
   };
   const Status launched =
       exec::launch({.block = {kWarpThreads}, .progress = progress}, kernel, link.endpoint->handle());

@@ -24,8 +24,8 @@ class LocalClient {
  public:
   explicit LocalClient(uid_t user)
       : group_(std::make_shared<Group>(user, Limits{})), session_(group_, must(group_->clients.take(1))) {
-    call(ipc::Hello{1, 1, 0, {}});
-    call(ipc::OpenHca{{}, -1, 0});
+    EXPECT_EQ(call(ipc::Hello{1, 1, 0, {}}), Status::kOk);
+    EXPECT_EQ(call(ipc::OpenHca{{}, -1, 0}), Status::kOk);
   }
   // Returns the status of the answer, whose body answer() reads.
   template <typename Request>

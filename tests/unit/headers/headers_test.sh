@@ -43,6 +43,16 @@ host_headers_need_no_fmt_nor_json() {
   return 0
 }
 
+status_that_is_dropped_warns_in_kernels_too() {
+  local kernel='#include "device/team/team.h"
+    __global__ void kernel(gdx::TeamHandle team) { gdx_flush(team, 0); }' warning='ignoring return'
+  "$compiler" -x c++ -std=c++20 -include device/exec/cuda_names.h -I "$root" -fsyntax-only - <<<"$kernel" 2>&1 |
+    grep "$warning" >/dev/null || fail "no warning by $compiler"
+  command -v nvcc >/dev/null || return 0
+  nvcc -x cu -std=c++17 --expt-relaxed-constexpr -I "$root" -o /dev/null -c - <<<"$kernel" 2>&1 |
+    grep "$warning" >/dev/null || fail "no warning by nvcc"
+}
+
 host_header_is_standard_cxx() {
   local said
   said=$(echo '#include "host/gdx.h"' | "$compiler" -x c++ -std=c++20 -Wpedantic -fsyntax-only -I "$root" - 2>&1)
