@@ -64,7 +64,7 @@ constexpr std::uint64_t kOpenPatienceNs = 30'000'000'000;
 constexpr std::uint64_t kNsPerMs = 1'000'000;
 constexpr std::uint64_t kForeverNs = ~std::uint64_t{0};
 // After accept() has failed for lack of descriptors or memory.
-constexpr int kRefusalPauseMs = 100;
+constexpr int refusalPauseMs = 100;
 
 // Removes a socket that a daemon has left behind when it was killed.
 void remove_stale_socket(const std::string& path) {
@@ -150,10 +150,10 @@ tl::unexpected<Error> refuse(const Descriptor& socket, const Error& why) {
 
 // Made before it is needed.
 const std::vector<std::byte>& no_memory_refusal() {
-  static const auto kRefusal = ipc::encode_refusal(
+  static const auto refusal = ipc::encode_refusal(
       ipc::Kind::kHello,
       {Status::kNoMemory, "gdxd has no memory for a message: try again, or have its limits raised"});
-  return kRefusal;
+  return refusal;
 }
 
 }  // namespace
@@ -265,7 +265,9 @@ Result<std::unique_ptr<Session>> Server::new_session(uid_t user) {
   });
   if (operators >= kOperatorPlaces) return session;
   auto group = GDX_TRY(group_of(user, true));
-  return std::make_unique<Session>(std::move(group), Quota::Share{}, this, session.error());
+  auto of_operator = std::make_unique<Session>(std::move(group), Quota::Share{}, this);
+  of_operator->keep_from_hcas(session.error());
+  return of_operator;
 }
 
 // The session ends on this thread, so that a slow end delays nobody else.
@@ -321,7 +323,7 @@ Result<void> Server::accept_client() {
   if (!socket) {
     if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
       log::warn_of_others("gdxd cannot take a client: {}; raise its limits", std::strerror(errno));
-      ::poll(nullptr, 0, kRefusalPauseMs);
+      ::poll(nullptr, 0, refusalPauseMs);
     }
     return {};
   }

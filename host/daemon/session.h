@@ -86,14 +86,14 @@ class Operator {
 // Threads: answer() and is_open() by one thread; figures(), flights() and tell() by any.
 class Session {
  public:
-  // `client` is this client's part of the group's quota. `no_hca`: why it may open no HCA.
-  Session(std::shared_ptr<Group> group, Quota::Share client, Operator* of_gdxd = nullptr,
-          std::optional<Error> no_hca = std::nullopt)
+  // `client` is this client's part of the group's quota.
+  Session(std::shared_ptr<Group> group, Quota::Share client, Operator* of_gdxd = nullptr)
       : group_(std::move(group)),
         client_(std::move(client)),
         operator_(of_gdxd),
-        no_hca_(std::move(no_hca)),
         tenant_(++group_->last_tenant) {}
+  // The client may open no HCA, for this reason.
+  void keep_from_hcas(Error why) { no_hca_ = std::move(why); }
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;

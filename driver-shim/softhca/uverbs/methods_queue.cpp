@@ -272,7 +272,8 @@ Errno collect_qp(Context& context, const Attributes& request, QueuePairSpec& spe
   // Reports as many receives as fit into the rings; libmlx5 computes the sends itself.
   object.capacity.max_recv_wr = driver.rq_wqe_count;
   if (driver.rq_wqe_count != 0 && driver.rq_wqe_shift < 32) {
-    object.capacity.max_recv_sge = (1u << driver.rq_wqe_shift) / sizeof(mlx5::DataSegment);
+    object.capacity.max_recv_sge =
+        static_cast<std::uint32_t>((1u << driver.rq_wqe_shift) / sizeof(mlx5::DataSegment));
   }
   object.user_handle = *user_handle;
   object.qp_type = *known;
