@@ -27,7 +27,7 @@ namespace events_test {
 
 constexpr std::size_t kPage = 4096;
 // Nothing but an event may end a wait.
-const EndpointOptions kPatient{.timeout_ns = kMaxWaitNs, .probe_after_ns = kMaxWaitNs - 1'000'000'000'000};
+const EndpointOptions patient{.timeout_ns = kMaxWaitNs, .probe_after_ns = kMaxWaitNs - 1'000'000'000'000};
 
 int raise(ibv_event_type event) {
   static const auto tell = reinterpret_cast<SofthcaRaise>(dlsym(RTLD_DEFAULT, kSofthcaRaiseSymbol));
@@ -55,8 +55,8 @@ class Events : public ::testing::Test {
 
   const Hca hca_ = must(Hca::open());
   Memory memory_ = must(allocate_memory(hca_, kPage));
-  Endpoint a_ = must(Endpoint::create(hca_, {}, kPatient));
-  Endpoint b_ = must(Endpoint::create(hca_, {}, kPatient));
+  Endpoint a_ = must(Endpoint::create(hca_, {}, patient));
+  Endpoint b_ = must(Endpoint::create(hca_, {}, patient));
 };
 
 TEST_F(Events, fatal_hca_ends_waits_of_all_its_endpoints_and_is_named) {
@@ -66,7 +66,7 @@ TEST_F(Events, fatal_hca_ends_waits_of_all_its_endpoints_and_is_named) {
   EXPECT_EQ(a_.fault().status, Status::kHcaFailed);
   EXPECT_EQ(a_.describe_fault(), text);
   EXPECT_EQ(b_.describe_fault(), text);
-  const Endpoint late = must(Endpoint::create(hca_, {}, kPatient));
+  const Endpoint late = must(Endpoint::create(hca_, {}, patient));
   EXPECT_EQ(late.describe_fault(), text) << "its kernels need not wait either";
   const Hca opened_again = must(Hca::open());
   Connected again(opened_again);

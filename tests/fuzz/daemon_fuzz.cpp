@@ -32,13 +32,13 @@ std::uint64_t context_bytes() {
 }
 
 Limits small_limits() {
-  static const std::uint64_t kContextBytes = context_bytes();
+  static const std::uint64_t taken_bytes = context_bytes();
   Limits limits;
   limits.pools_per_hca = 2;
   limits.group = {.max_clients = 2,
                   .max_endpoints = 4,
                   .max_regions = 4,
-                  .max_registered_bytes = (4 << 20) + kContextBytes,
+                  .max_registered_bytes = (4 << 20) + taken_bytes,
                   .max_pools = 2,
                   .max_slots = 1024};
   return limits;
