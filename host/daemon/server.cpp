@@ -64,7 +64,7 @@ constexpr std::uint64_t kOpenPatienceNs = 30'000'000'000;
 constexpr std::uint64_t kNsPerMs = 1'000'000;
 constexpr std::uint64_t kForeverNs = ~std::uint64_t{0};
 // After accept() has failed for lack of descriptors or memory.
-constexpr int refusalPauseMs = 100;
+constexpr int kRefusalPauseMs = 100;
 
 // Removes a socket that a daemon has left behind when it was killed.
 void remove_stale_socket(const std::string& path) {
@@ -323,7 +323,7 @@ Result<void> Server::accept_client() {
   if (!socket) {
     if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
       log::warn_of_others("gdxd cannot take a client: {}; raise its limits", std::strerror(errno));
-      ::poll(nullptr, 0, refusalPauseMs);
+      ::poll(nullptr, 0, kRefusalPauseMs);
     }
     return {};
   }

@@ -96,8 +96,8 @@ TEST(MemoryLimits, count_all_ranks_below_them) {
   const std::array<MemoryLimit, 2> here{
       {{7, 100 * kMib, "memory.max of a"}, {0, 160 * kMib, "MemAvailable"}}};
   const std::array<MemoryLimit, 1> beside{here[1]};
-  const auto refusal = [&](std::uint64_t own, std::vector<std::uint64_t> below,
-                           std::vector<std::uint64_t> other) {
+  const auto refusal = [&](std::uint64_t own, const std::vector<std::uint64_t>& below,
+                           const std::vector<std::uint64_t>& other) {
     std::vector<MemoryNeed> needs{memory_need(own * kMib, here)};
     for (const std::uint64_t each : below) needs.push_back(memory_need(each * kMib, here));
     for (const std::uint64_t each : other) needs.push_back(memory_need(each * kMib, beside));
