@@ -58,8 +58,12 @@ class SendWindow {
   // Returns whether the peer has answered a marker, as only the holder of its RoCE port can: forgers of its
   // address receive none.
   [[nodiscard]] bool answered() const { return answered_; }
-  // Forgets that answer and asks again, because the address may get another owner.
-  void doubt() { answered_ = asked_ = false; }
+  // Forgets that answer and the markers without one, and asks again, because the address may get another
+  // owner.
+  void doubt() {
+    answered_ = asked_ = false;
+    unanswered_ = ignored_ = 0;
+  }
   // Returns the units that may still be counted now.
   [[nodiscard]] std::uint64_t room_units(std::uint64_t now_ns) const;
   // Returns whether a bound exists for services without acknowledgements.

@@ -273,6 +273,14 @@ TEST_F(Window, sender_that_was_stopped_itself_does_not_take_the_peer_for_stalled
   EXPECT_TRUE(window.stalled(late_ns));
 }
 
+TEST_F(Window, peer_in_doubt_is_asked_anew_whatever_the_former_left_unanswered) {
+  ask(kStartNs);
+  window.doubt();
+  EXPECT_EQ(window.check_invariants(), nullptr);
+  EXPECT_FALSE(window.answered());
+  EXPECT_TRUE(window.take_marker(kStartNs + 1));
+}
+
 TEST(Shares, lone_peer_gets_all_and_a_newcomer_only_what_is_left) {
   ReceiveShares shares(kSocketBytes);
   const auto first = shares.on_marker(kStartNs, kFirst, {1, 0, 0});
