@@ -23,7 +23,7 @@ free_chunks=32768 # the same without a limit
 measure() {
   local senders=$1 staging=$2 round=$3
   shift 3
-  GDX_LOG=error timeout 120 "$build/host/cli/gdx" run --ranks $((senders + 1)) --timeout-s 100 "$@" |
+  GDX_LOG=error timeout 120 "$build/host/programs/cli/gdx" run --ranks $((senders + 1)) --timeout-s 100 "$@" |
     awk -v at="$senders $staging $round" '{ print at, $1, $2 }' >>"$samples"
 }
 bench=$build/perf/gdx_overload_bench

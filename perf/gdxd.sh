@@ -3,7 +3,7 @@
 . "$(dirname "${BASH_SOURCE[0]}")/runner.sh"
 need ibv_rc_pingpong ibverbs-utils
 [ -z "$prefix" ] || { echo "gdxd.sh: --prefix '$prefix': gdxd cannot run under it; leave it out" >&2; exit 2; }
-gdx=$build/host/cli/gdx
+gdx=$build/host/programs/cli/gdx
 client=$build/tests/soak/gdxd_client
 export GDXD_CONFIG=/dev/null  # not this machine's
 daemon='' held='' through=()
@@ -27,7 +27,7 @@ start_gdxd() {
   local began
   : >"$folder/log"
   began=$(now_us)
-  GDX_SOFTHCA_WIRE=$1 "$build/host/daemon/gdxd" --socket "$folder/socket" 2>"$folder/log" &
+  GDX_SOFTHCA_WIRE=$1 "$build/host/programs/daemon/gdxd" --socket "$folder/socket" 2>"$folder/log" &
   daemon=$!
   until grep -q '^gdxd listens' "$folder/log"; do
     kill -0 $daemon 2>/dev/null || fail "gdxd did not start: $(cat "$folder/log")"

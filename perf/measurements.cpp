@@ -14,8 +14,8 @@
 
 #include "base/command_line.h"
 #include "base/commit.h"
-#include "host/bench/document.h"
-#include "host/bench/statistics.h"
+#include "host/programs/bench/document.h"
+#include "host/programs/bench/statistics.h"
 
 namespace gdx::perf {
 namespace {

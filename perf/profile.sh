@@ -27,7 +27,7 @@ command -v perf >/dev/null && perf record -q -e cpu-clock -o "$data" true 2>/dev
 profile() {
   local bytes=$1 cost_ns
   cost_ns=$(perf record -q -D 500 -F 9973 -e cpu-clock -o "$data" -- \
-    "$build/host/cli/gdx" run --hcas 2 -- "$build/perf/gdx_softhca_bench" cost --bytes "$bytes" --seconds "$seconds" |
+    "$build/host/programs/cli/gdx" run --hcas 2 -- "$build/perf/gdx_softhca_bench" cost --bytes "$bytes" --seconds "$seconds" |
     awk '$1 == "cpu_ns_per_message" { print $2 }')
   perf script -i "$data" -F comm,ip,sym,dso 2>/dev/null | awk -v bytes="$bytes" -v cost_ns="$cost_ns" '
     function group(line) {

@@ -38,7 +38,7 @@ while [ $# -gt 0 ]; do
 done
 [[ $rounds =~ ^[1-9][0-9]{0,3}$ ]] || { echo "$runner_name: --rounds '$rounds': use 1 to 9999" >&2; exit 2; }
 [[ $seconds =~ ^[1-9][0-9]{0,1}$ ]] || { echo "$runner_name: --seconds '$seconds': use 1 to 99" >&2; exit 2; }
-[ -x "$build/host/cli/gdx" ] || { echo "$runner_name: '$build' is no build folder: start it as ./run bench ${runner_name%.sh}" >&2; exit 2; }
+[ -x "$build/host/programs/cli/gdx" ] || { echo "$runner_name: '$build' is no build folder: start it as ./run bench ${runner_name%.sh}" >&2; exit 2; }
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 samples=$folder/samples
@@ -69,7 +69,7 @@ hca() {
   local name=$1 hcas=$2 field number lines
   shift 2
   # shellcheck disable=SC2086 # the prefix is words
-  lines=$(timeout $((120 + 2 * seconds)) $prefix "$build/host/cli/gdx" run --hcas "$hcas" -- "$build/perf/gdx_softhca_bench" "$@") ||
+  lines=$(timeout $((120 + 2 * seconds)) $prefix "$build/host/programs/cli/gdx" run --hcas "$hcas" -- "$build/perf/gdx_softhca_bench" "$@") ||
     fail "gdx_softhca_bench $* ended with status $?"
   while read -r field number; do sample "${name}_$field" "$number"; done <<<"$lines"
 }

@@ -1,5 +1,5 @@
-// The connection of this process to gdxd, the daemon that owns HCAs (host/daemon). Data crosses no socket:
-// messages make and end objects, and carry the files in which payload, queues and doorbells lie.
+// The connection of this process to gdxd, the daemon that owns HCAs (host/programs/daemon). Data crosses no
+// socket: messages make and end objects, and carry the files in which payload, queues and doorbells lie.
 #pragma once
 
 #include <atomic>

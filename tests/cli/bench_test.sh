@@ -106,7 +106,7 @@ PYTHON
     # A missing gdx_model is told, and what was measured is kept.
     mkdir "$folder/alone"
     cp "$gdx" "$(dirname "$gdx")/../bench/gdx_bench" "$folder/alone"
-    export GDX_SOFTHCA_LIBRARY=$(dirname "$gdx")/../../driver-shim/softhca/interpose/libgdx_softhca.so
+    export GDX_SOFTHCA_LIBRARY=$(dirname "$gdx")/../../../driver-shim/softhca/interpose/libgdx_softhca.so
     run 100 "$folder/alone/gdx" bench put_lat -s 8 --modes pull "${few[@]}"
     expect_status 0 && expect '^put +pull +8 B '
     run 100 "$folder/alone/gdx" bench put_lat -s 8 --modes pull "${few[@]}" --model SYS

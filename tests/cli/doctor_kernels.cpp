@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "host/doctor/kernel_steps.h"
+#include "host/programs/doctor/kernel_steps.h"
 
 namespace {
 

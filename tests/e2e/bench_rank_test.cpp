@@ -1,6 +1,6 @@
 // The two ranks of `gdx bench`, which `gdx run --ranks 2` starts. The driver shows the NIC's memory to the
 // GPU in some tests, and not in others.
-#include "host/bench/rank.h"
+#include "host/programs/bench/rank.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@
 #include <utility>
 #include <vector>
 
-#include "host/bench/conditions.h"
+#include "host/programs/bench/conditions.h"
 #include "tests/e2e/must.h"
 
 namespace gdx::bench {

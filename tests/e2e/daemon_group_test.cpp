@@ -7,9 +7,9 @@
 #include <memory>
 #include <vector>
 
-#include "host/daemon/session.h"
 #include "host/gdx.h"
 #include "host/memory/shared_file.h"
+#include "host/programs/daemon/session.h"
 #include "tests/e2e/connected.h"
 #include "tests/e2e/must.h"
 #include "tests/fuzz/daemon_attacker.h"

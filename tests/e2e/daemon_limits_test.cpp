@@ -14,10 +14,10 @@
 #include <string>
 #include <thread>
 
-#include "host/daemon/server.h"
 #include "host/ipc/daemon.h"
 #include "host/memory/memory.h"
 #include "host/memory/shared_file.h"
+#include "host/programs/daemon/server.h"
 #include "host/queue/queue_memory.h"
 #include "tests/e2e/comes_true.h"
 #include "tests/e2e/must.h"

@@ -6,9 +6,9 @@
 #include <optional>
 #include <vector>
 
-#include "host/daemon/session.h"
 #include "host/memory/memory.h"
 #include "host/memory/shared_file.h"
+#include "host/programs/daemon/session.h"
 #include "host/staging/progress.h"
 #include "proto/mlx5/prm.h"
 #include "tests/fuzz/daemon_attacker.h"

@@ -224,13 +224,13 @@ doctor() {
   for fault in stale_payload=receiver-visibility no_gpu_atomics=receiver-visibility lost_add=gpu-doorbells lost_add=shared-endpoint \
     merged_doorbells=gpu-doorbells deaf_to_repeats=gpu-doorbells device_memory_tail=gpu-push; do
     step=${fault#*=}
-    GDX_SOFTHCA_FAULT=${fault%=*} "$gdx" run -- "$build/host/doctor/gdx_doctor_cuda" --step "$step" --short | tee "$out"
+    GDX_SOFTHCA_FAULT=${fault%=*} "$gdx" run -- "$build/host/programs/doctor/gdx_doctor_cuda" --step "$step" --short | tee "$out"
     grep -q '"verdict": "FAIL"' "$out" || { echo "Error: step $step misses the fault ${fault%=*}"; return 1; }
   done
 }
 export -f describe_machine unpack_packages configure build_targets device_tests sanitized doctor gpu_present \
   mps_control start_mps
-gdx=$build/host/cli/gdx
+gdx=$build/host/programs/cli/gdx
 export root output work build jobs packages peer_headers gdx
 
 commit=$(git -C "$root" rev-parse HEAD 2>/dev/null || echo "unknown: no git")

@@ -22,9 +22,9 @@ stub_toolkit() {
   stub_tool nvcc <<<'echo "a stub of nvcc"'
   stub_tool cmake <<'STUB'
 if [ "$1" = --build ]; then
-  mkdir -p "$2"/{host/cli,tests/gpu,perf}
+  mkdir -p "$2"/{host/programs/cli,tests/gpu,perf}
   case $* in
-    *gdx_softhca*) [ "$STUB_KERNELS" != no_programs ] && cp "$STUB_FOLDER/program" "$2/host/cli/gdx" ;;
+    *gdx_softhca*) [ "$STUB_KERNELS" != no_programs ] && cp "$STUB_FOLDER/program" "$2/host/programs/cli/gdx" ;;
     *gdx_peer_bench_cuda*) cp "$STUB_FOLDER/program" "$2/perf/gdx_peer_bench_cuda" ;;
     *) cp "$STUB_FOLDER/program" "$2/tests/gpu/device_test_cuda" && cp "$STUB_FOLDER/program" "$2/perf/gdx_posting_bench_cuda" ;;
   esac

@@ -22,7 +22,7 @@ step() {
 # The demo once more, all of it by the clang that the fuzzing has installed.
 clang_demo() {
   cmake -S . -B build/clang -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_CXX_COMPILER=clang++ &&
-    cmake --build build/clang --target gdx gdx_demo gdx_softhca && build/clang/host/cli/gdx demo
+    cmake --build build/clang --target gdx gdx_demo gdx_softhca && build/clang/host/programs/cli/gdx demo
 }
 
 sed -n 's/^PRETTY_NAME="\(.*\)"/\1/p' /etc/os-release

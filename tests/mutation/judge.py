@@ -118,7 +118,7 @@ def reach(build, out, only, jobs):
 
 
 def is_near(test, path):
-    """Whether the folder of a mutant's file, such as host/doctor, is a word of a test's command."""
+    """Whether the folder of a mutant's file, such as host/programs/doctor, is a word of a test's command."""
     return path.split("/")[-2] in re.split(r"[/_.]", " ".join(test["command"]).replace(" ", "/"))
 
 

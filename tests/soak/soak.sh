@@ -33,7 +33,7 @@ mkfifo "$folder/never"
 exec 9<>"$folder/never" # nothing is ever written: a bounded wait without a process
 out=$folder/out
 err=$folder/err
-demo=$(realpath "$(dirname "$gdx")/../../demo/gdx_demo" 2>/dev/null || realpath "$(dirname "$gdx")/gdx_demo")
+demo=$(realpath "$(dirname "$gdx")/../../../demo/gdx_demo" 2>/dev/null || realpath "$(dirname "$gdx")/gdx_demo")
 
 # pick VARIABLE VALUE...
 pick() {

@@ -70,16 +70,20 @@ const std::vector<Layer>& layers() {
       {"host",
        {"host/team", "host/direct", "host/queue", "host/staging", "host/memory", "host/hca", "host/gpu",
         "host/bootstrap", "base"}},
-      {"host/calibrate",
-       {"host", "staging", "calibration", "hca", "gpu", "device", "device/impl", "base", "proto"}},
-      {"host/bench", {"host", "calibration", "hca", "gpu", "bootstrap", "device", "base", "proto"}},
-      {"host/doctor",
-       {"bench", "calibrate", "queue", "staging", "memory", "hca", "gpu", "bootstrap", "topo", "device",
-        "device/exec", "device/impl", "base", "proto"}},
-      {"host/cli",
-       {"doctor", "bench", "queue", "staging", "memory", "calibration", "hca", "ipc", "gpu", "bootstrap",
-        "topo", "base", "proto"}},
-      {"host/daemon", {"cli", "queue", "staging", "memory", "hca", "ipc", "bootstrap", "base", "proto"}},
+      {"host/programs/calibrate",
+       {"host", "host/staging", "host/calibration", "host/hca", "host/gpu", "device", "device/impl", "base",
+        "proto"}},
+      {"host/programs/bench",
+       {"host", "host/calibration", "host/hca", "host/gpu", "host/bootstrap", "device", "base", "proto"}},
+      {"host/programs/doctor",
+       {"bench", "calibrate", "host/queue", "host/staging", "host/memory", "host/hca", "host/gpu",
+        "host/bootstrap", "host/topo", "device", "device/exec", "device/impl", "base", "proto"}},
+      {"host/programs/cli",
+       {"doctor", "bench", "host/queue", "host/staging", "host/memory", "host/calibration", "host/hca",
+        "host/ipc", "host/gpu", "host/bootstrap", "host/topo", "base", "proto"}},
+      {"host/programs/daemon",
+       {"cli", "host/queue", "host/staging", "host/memory", "host/hca", "host/ipc", "host/bootstrap", "base",
+        "proto"}},
       {"demo", {"host", "device", "base", "proto"}},
       {"demo/own", {"put.h", "host", "device", "proto"}},
       {"examples",
@@ -423,7 +427,7 @@ TEST(Tidy, include_rule_planted_offence_is_found) {
   EXPECT_EQ(offences("host/a.h", "host/team/team.h"), 0u);
   EXPECT_EQ(offences("host/gpu/a.h", "driver-shim/cuda/driver.h"), 0u);
   EXPECT_EQ(offences(softhca + "devx/a.h", softhca + "engine/hca.h"), 0u);
-  EXPECT_EQ(offences("host/bench/a.h", "host/gdx.h"), 0u);
+  EXPECT_EQ(offences("host/programs/bench/a.h", "host/gdx.h"), 0u);
   EXPECT_TRUE(include_offences({"host/queue/a.h", {"#include <vector>"}}).empty());
 }
 

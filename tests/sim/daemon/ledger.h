@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "host/daemon/limits.h"
+#include "host/programs/daemon/limits.h"
 #include "proto/ipc/messages.h"
 #include "proto/status.h"
 

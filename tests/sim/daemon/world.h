@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "base/descriptor.h"
-#include "host/daemon/server.h"
 #include "host/ipc/daemon.h"
+#include "host/programs/daemon/server.h"
 #include "tests/sim/daemon/ledger.h"
 #include "tests/sim/daemon/requests.h"
 #include "tests/sim/daemon/stage.h"

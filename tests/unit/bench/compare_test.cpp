@@ -1,4 +1,4 @@
-#include "host/bench/compare.h"
+#include "host/programs/bench/compare.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

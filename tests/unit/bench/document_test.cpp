@@ -1,4 +1,4 @@
-#include "host/bench/document.h"
+#include "host/programs/bench/document.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

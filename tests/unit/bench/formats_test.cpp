@@ -1,5 +1,5 @@
 // Peers' layouts are read back by parsers written from those peers' documentation.
-#include "host/bench/formats.h"
+#include "host/programs/bench/formats.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>

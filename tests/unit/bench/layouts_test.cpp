@@ -4,10 +4,10 @@
 #include <string>
 #include <vector>
 
-#include "host/bench/compare.h"
-#include "host/bench/formats.h"
-#include "host/bench/page.h"
-#include "host/bench/peers.h"
+#include "host/programs/bench/compare.h"
+#include "host/programs/bench/formats.h"
+#include "host/programs/bench/page.h"
+#include "host/programs/bench/peers.h"
 #include "tests/expected_text.h"
 #include "tests/unit/bench/sample_journal.h"
 

@@ -1,5 +1,5 @@
 // Occupancy of pools and send queues that stand still while they are sampled.
-#include "host/bench/occupancy.h"
+#include "host/programs/bench/occupancy.h"
 
 #include <gtest/gtest.h>
 

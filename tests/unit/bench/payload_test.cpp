@@ -1,5 +1,5 @@
 // The check of what a benchmark has sent finds each byte that is wrong.
-#include "host/bench/payload.h"
+#include "host/programs/bench/payload.h"
 
 #include <gtest/gtest.h>
 

@@ -1,10 +1,10 @@
-#include "host/bench/peers.h"
+#include "host/programs/bench/peers.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "host/bench/formats.h"
+#include "host/programs/bench/formats.h"
 #include "tests/unit/bench/sample_journal.h"
 
 namespace gdx::bench {

@@ -1,4 +1,4 @@
-#include "host/bench/plan.h"
+#include "host/programs/bench/plan.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

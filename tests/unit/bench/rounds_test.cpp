@@ -1,5 +1,5 @@
 // From a sample to the journal, to the next sample's messages and to what a waiting user sees.
-#include "host/bench/rounds.h"
+#include "host/programs/bench/rounds.h"
 
 #include <gtest/gtest.h>
 

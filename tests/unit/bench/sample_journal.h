@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "host/bench/document.h"
+#include "host/programs/bench/document.h"
 
 namespace gdx::bench {
 

@@ -1,4 +1,4 @@
-#include "host/bench/statistics.h"
+#include "host/programs/bench/statistics.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "host/doctor/bring_up.h"
-#include "host/doctor/loopback.h"
+#include "host/programs/doctor/bring_up.h"
+#include "host/programs/doctor/loopback.h"
 #include "tests/expected_text.h"
 #include "tests/unit/doctor/fabricated.h"
 

@@ -16,8 +16,8 @@
 
 #include "base/commit.h"
 #include "base/output.h"
-#include "host/cli/commands.h"
-#include "host/cli/doctor_report.h"
+#include "host/programs/cli/commands.h"
+#include "host/programs/cli/doctor_report.h"
 #include "host/topo/pci_sysfs.h"
 #include "tests/expected_text.h"
 #include "tests/unit/doctor/fabricated.h"

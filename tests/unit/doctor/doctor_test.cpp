@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "host/doctor/checks.h"
+#include "host/programs/doctor/checks.h"
 #include "tests/expected_text.h"
 #include "tests/unit/doctor/fabricated.h"
 #include "tests/unit/doctor/faults.h"

@@ -7,7 +7,7 @@
 #include <set>
 #include <string>
 
-#include "host/doctor/machine.h"
+#include "host/programs/doctor/machine.h"
 
 namespace gdx::doctor {
 

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "host/doctor/checks.h"
+#include "host/programs/doctor/checks.h"
 #include "tests/unit/doctor/fabricated.h"
 
 namespace gdx::doctor {

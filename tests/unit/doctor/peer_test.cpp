@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "base/commit.h"
-#include "host/doctor/bring_up.h"
+#include "host/programs/doctor/bring_up.h"
 #include "tests/expected_text.h"
 #include "tests/unit/host/loopback.h"
 

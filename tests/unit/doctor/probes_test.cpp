@@ -4,7 +4,7 @@
 
 #include <cstdlib>
 
-#include "host/doctor/checks.h"
+#include "host/programs/doctor/checks.h"
 #include "host/queue/endpoint.h"
 
 namespace gdx::doctor {

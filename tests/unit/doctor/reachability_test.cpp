@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "host/doctor/machine.h"
+#include "host/programs/doctor/machine.h"
 
 namespace gdx::doctor {
 namespace reachability_test {

@@ -15,10 +15,10 @@
 #include <vector>
 
 #include "base/commit.h"
-#include "host/doctor/bring_up.h"
-#include "host/doctor/endpoint_pair.h"
-#include "host/doctor/kernel_steps.h"
-#include "host/doctor/step_kernels.h"
+#include "host/programs/doctor/bring_up.h"
+#include "host/programs/doctor/endpoint_pair.h"
+#include "host/programs/doctor/kernel_steps.h"
+#include "host/programs/doctor/step_kernels.h"
 #include "host/staging/progress.h"
 #include "tests/expected_text.h"
 

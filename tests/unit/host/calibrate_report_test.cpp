@@ -1,5 +1,5 @@
 // Table, report and file that gdx calibrate makes of measured times.
-#include "host/calibrate/report.h"
+#include "host/programs/calibrate/report.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

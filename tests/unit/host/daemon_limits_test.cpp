@@ -5,8 +5,8 @@
 #include <fstream>
 #include <string>
 
-#include "host/daemon/group.h"
-#include "host/daemon/id_owner.h"
+#include "host/programs/daemon/group.h"
+#include "host/programs/daemon/id_owner.h"
 
 namespace gdx::daemon {
 namespace daemon_limits_test {

@@ -20,10 +20,10 @@
 
 #include "base/clock.h"
 #include "host/bootstrap/local_socket.h"
-#include "host/daemon/server.h"
 #include "host/ipc/daemon.h"
 #include "host/memory/memory.h"
 #include "host/memory/shared_file.h"
+#include "host/programs/daemon/server.h"
 #include "host/queue/queue_memory.h"
 #include "tests/fuzz/daemon_attacker.h"
 

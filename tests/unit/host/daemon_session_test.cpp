@@ -14,9 +14,9 @@
 #include <utility>
 #include <vector>
 
-#include "host/daemon/session.h"
 #include "host/memory/memory.h"
 #include "host/memory/shared_file.h"
+#include "host/programs/daemon/session.h"
 #include "host/queue/queue_memory.h"
 #include "proto/mlx5/doorbell.h"
 #include "tests/fuzz/daemon_attacker.h"

@@ -1,5 +1,5 @@
 // Description of the software HCA beside the fake GPU, with each command answered and with commands refused.
-#include "host/cli/describe_hca.h"
+#include "host/programs/cli/describe_hca.h"
 
 #include <gtest/gtest.h>
 #include <infiniband/mlx5dv.h>

@@ -1,4 +1,4 @@
-#include "host/cli/launcher.h"
+#include "host/programs/cli/launcher.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -18,8 +18,8 @@
 #include <utility>
 #include <vector>
 
-#include "host/cli/rank_place.h"
 #include "host/hca/hca.h"
+#include "host/programs/cli/rank_place.h"
 #include "host/staging/staging_pool.h"
 #include "tests/open_files.h"
 

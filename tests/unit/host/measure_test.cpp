@@ -1,6 +1,6 @@
 // Measurement of `gdx calibrate` on the software HCA, by kernels of the CPU layer. With a fake GPU they
 // replace its kernels, which reach host memory alike.
-#include "host/calibrate/measure.h"
+#include "host/programs/calibrate/measure.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>

@@ -9,8 +9,8 @@
 #include <thread>
 #include <utility>
 
-#include "host/daemon/server.h"
 #include "host/ipc/daemon.h"
+#include "host/programs/daemon/server.h"
 
 namespace gdx::test {
 

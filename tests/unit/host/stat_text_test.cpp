@@ -1,5 +1,5 @@
 // The text of gdx stat and gdx top for statistics of gdxd, of which no two figures are alike.
-#include "host/cli/stat_text.h"
+#include "host/programs/cli/stat_text.h"
 
 #include <gtest/gtest.h>
 

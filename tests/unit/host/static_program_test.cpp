@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "host/cli/launcher.h"
+#include "host/programs/cli/launcher.h"
 
 namespace gdx {
 namespace static_program_test {

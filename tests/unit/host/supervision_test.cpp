@@ -21,9 +21,9 @@
 
 #include "base/clock.h"
 #include "base/descriptor.h"
-#include "host/cli/launcher.h"
-#include "host/cli/process_tree.h"
-#include "host/cli/supervisor.h"
+#include "host/programs/cli/launcher.h"
+#include "host/programs/cli/process_tree.h"
+#include "host/programs/cli/supervisor.h"
 
 namespace gdx {
 namespace supervision_test {

@@ -1,5 +1,5 @@
 // Text and Perfetto trace of an answer of gdxd about newest events.
-#include "host/cli/trace_text.h"
+#include "host/programs/cli/trace_text.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>

@@ -1,0 +1,591 @@
+#include "host/programs/bench/rank.h"
+
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cmath>
+#include <thread>
+#include <utility>
+
+#include "host/programs/bench/kernels.h"
+#include "host/programs/bench/payload.h"
+#include "host/programs/bench/proxy.h"
+
+namespace gdx::bench {
+namespace {
+
+constexpr std::uint64_t kWaitTimeoutNs = 60'000'000'000;
+constexpr std::uint64_t kAlignment = 64;
+// Messages take turns in places of this size together, so that a window does not write one place.
+constexpr std::uint64_t kPlacesBytes = 1 << 20;
+constexpr std::uint32_t kSlotCount = 32;
+constexpr int kStepsToLive = 20;  // inside a wait, in the middle of the sample
+constexpr std::uint64_t kWordsBytes = kSignalWords * sizeof(std::uint64_t);
+
+std::uint64_t stride_of(std::uint64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+std::uint64_t places_of(const Case& item) {
+  return std::clamp<std::uint64_t>(kPlacesBytes / stride_of(item.bytes), 1, item.depth);
+}
+
+int progress_and_die() {
+  static std::atomic<int> steps = 0;
+  if (++steps == kStepsToLive) raise(SIGKILL);
+  return progress();
+}
+
+std::uint64_t process_cpu_ns() {
+  rusage used{};
+  getrusage(RUSAGE_SELF, &used);
+  const auto ns = [](const timeval& time) {
+    return static_cast<std::uint64_t>(time.tv_sec) * 1'000'000'000 +
+           static_cast<std::uint64_t>(time.tv_usec) * 1000;
+  };
+  return ns(used.ru_utime) + ns(used.ru_stime);
+}
+
+// Counters that a sample is the difference of.
+struct Counters {
+  std::uint64_t cpu_ns;
+  std::uint64_t stalls;
+  std::uint64_t retransmissions;
+  std::uint64_t pcie_reads;
+  std::uint64_t pcie_record_reads;
+  std::uint64_t pcie_writes;
+  bool has_pcie;
+};
+
+Counters read_counters(const Hca& hca, const std::vector<Endpoint>& endpoints) {
+  Counters now{};
+  now.has_pcie = true;
+  const auto sum = [&](std::initializer_list<const char*> names) {
+    std::uint64_t total = 0;
+    for (const char* const counter_name : names) {
+      const auto count = hca.counter(counter_name);
+      now.has_pcie = now.has_pcie && count;
+      total += count.value_or(0);
+    }
+    return total;
+  };
+  now.pcie_record_reads = sum({"softhca_pcie_record_reads"});
+  now.pcie_reads = sum({"softhca_pcie_record_reads", "softhca_pcie_wqe_reads",
+                        "softhca_pcie_receive_wqe_reads", "softhca_pcie_payload_reads"});
+  now.pcie_writes =
+      sum({"softhca_pcie_payload_writes", "softhca_pcie_doorbell_writes", "softhca_pcie_cqe_writes"});
+  const auto packets = hca.counter("softhca_retransmitted_packets");
+  now.retransmissions =
+      packets ? *packets
+              : hca.counter("packet_seq_err").value_or(0) + hca.counter("local_ack_timeout_err").value_or(0);
+  for (const Endpoint& endpoint : endpoints) {
+    const QueueState state = endpoint.state();
+    now.stalls += state.staging.stalls + state.bounce.stalls;
+  }
+  now.cpu_ns = process_cpu_ns();
+  return now;
+}
+
+// A rank's part of a sample, for the other ranks.
+struct Share {
+  std::uint64_t messages;
+  std::uint64_t elapsed_ns;
+  std::uint64_t posted;
+  Counters spent;
+  std::uint64_t checked_bytes;
+  std::uint64_t bad_bytes;
+  std::uint64_t dropped_bad_bytes;
+};
+
+constexpr bool has_pcie(const Share& share) { return share.spent.has_pcie; }
+
+struct Introduction {
+  EndpointAddress endpoint;
+  RemoteMemory source;
+  RemoteMemory sink;
+  RemoteMemory signals;
+};
+
+// Differences of cases that an endpoint has for its life.
+struct EndpointKind {
+  std::optional<DoorbellKind> doorbell;
+  std::optional<Placement> queues;
+  bool of_proxy;  // a thread of the host posts: to queues in host memory
+  friend bool operator==(const EndpointKind&, const EndpointKind&) = default;
+};
+
+EndpointKind kind_of(const Case& item) { return {item.doorbell, item.queues, item.way == Way::kProxy}; }
+
+// Kinds of endpoints, each once.
+std::vector<EndpointKind> kinds_of(const std::vector<Case>& cases) {
+  std::vector<EndpointKind> kinds;
+  for (const Case& item : cases) {
+    if (std::ranges::count(kinds, kind_of(item)) == 0) kinds.push_back(kind_of(item));
+  }
+  return kinds;
+}
+
+bool uses(const std::vector<Case>& cases, Way way) {
+  return std::ranges::any_of(cases, [way](const Case& item) { return item.way == way; });
+}
+
+// Kernels on the CPU layer read no payload in a GPU's memory, so none of them puts by `auto`.
+ModeOptions auto_modes(const Gpus& gpus) {
+  if (gpus.kernels == nullptr) return {.kernels = Processor::kCpu, .payload = Placement::kHost};
+  return {.kernels = Processor::kGpu,
+          .gpu = gpus.kernels->pci_bus_id(),
+          .payload = gpus.payload == nullptr ? Placement::kHost : Placement::kGpu};
+}
+
+}  // namespace
+
+struct Rank::Impl {
+  std::unique_ptr<Hca> hca;
+  std::optional<StagingPool> staging;  // if a way pushes
+  std::optional<StagingPool> bounce;
+  std::optional<Payload> payload;  // of each lane the source, then the sink
+  std::optional<Region> words;     // of each lane the signals, then the result of atomics
+  std::optional<Region> launched;  // lanes, outcomes, proxies' words, latencies
+  std::vector<EndpointKind> kinds;
+  std::uint32_t lane_count = 1;
+  std::vector<Endpoint> endpoints;   // of each kind one for each lane
+  std::uint32_t first_endpoint = 0;  // of the first lane, for the case that runs
+  Lane* lanes = nullptr;
+  LaneOutcome* outcomes = nullptr;
+  std::uint64_t lane_bytes = 0;
+  std::uint64_t sample = 0;
+  std::uint64_t sequence = 1;
+  std::uint32_t rank = 0;
+  std::uint32_t ranks = 2;
+  std::uint32_t workers = 1;
+  bool break_memory = false;
+  std::string push_refusal;  // of this rank's GPU or another's; empty: pushes run
+
+  // Lanes lead to the next rank, then to the one after it, and so on round the world.
+  [[nodiscard]] std::uint32_t peer_of(std::size_t lane) const {
+    return static_cast<std::uint32_t>((rank + 1 + lane % (ranks - 1)) % ranks);
+  }
+  [[nodiscard]] Sent sent_by(std::uint32_t peer) const { return {sample, peer, rank}; }
+  [[nodiscard]] Sent all_summed() const { return {sample, 0, 0, ranks}; }
+  [[nodiscard]] Sent sent_to(std::uint32_t peer) const { return {sample, rank, peer}; }
+  [[nodiscard]] bool can_run(const Case& item) const {
+    return item.way != Way::kPush || push_refusal.empty();
+  }
+  Result<void> make_memory(const Gpus& gpus, const Plan& plan, const std::vector<Case>& cases);
+  Result<void> make_staging(World& world, const Gpu* gpu, const std::vector<Case>& cases);
+  Result<void> make_endpoints(const Gpus& gpus, const Plan& plan, const std::vector<Case>& cases);
+  Result<void> introduce(World& world);
+  [[nodiscard]] Load load_of(const Case& item, std::uint64_t messages) const;
+  Result<void> prepare(const Load& load);
+  Status launch(const Load& load, bool die);
+  Result<Share> pass(World& world, const Case& item, Load load, bool die,
+                     std::vector<Occupancy>* occupancy = nullptr);
+  [[nodiscard]] Result<void> check_outcomes(const Case& item, const Load& load) const;
+  Result<void> check(std::uint32_t lane, const Load& load, Sent sent, Share& share);
+  Result<void> verify_collective(const Load& load, Share& share);
+  Result<void> verify(const Load& load, Share& share);
+  [[nodiscard]] Share share_of(const Load& load, const Counters& before) const;
+  void add_latencies(const Load& load, Sample& into) const;
+  // Pools whose scheduler runs in this process: gdxd counts each question as a request.
+  [[nodiscard]] std::vector<const StagingPool*> watched_pools() const {
+    std::vector<const StagingPool*> pools;
+    for (const auto* const pool : {&staging, &bounce}) {
+      if (*pool && (*pool)->daemon_number() == 0) pools.push_back(&**pool);
+    }
+    return pools;
+  }
+  // Endpoints whose words a processor reads: a GPU's kernels have theirs in the GPU's memory.
+  [[nodiscard]] std::vector<EndpointHandle> readable_handles(const Load& load) const {
+    if (kernels_run_on_gpu() && load.way != Way::kProxy) return {};
+    const std::uint32_t count = load.endpoints;
+    std::vector<EndpointHandle> first(count);
+    for (std::uint32_t i = 0; i < count; ++i) first[i] = lanes[i].endpoint;
+    return first;
+  }
+};
+
+Result<void> Rank::Impl::make_memory(const Gpus& gpus, const Plan& plan, const std::vector<Case>& cases) {
+  for (const Case& item : cases) {
+    // Of an all-reduce a sink has the sums, and what comes to be summed.
+    const std::uint64_t places = item.operation == Operation::kAllReduce ? 2 : places_of(item);
+    lane_bytes = std::max(lane_bytes, places * stride_of(item.bytes));
+    lane_count = std::max(lane_count, is_collective(item.operation) ? item.ranks - 1 : item.endpoints);
+  }
+  const std::uint32_t count = lane_count;
+  const std::uint64_t timed = std::max(plan.messages, kMostTimedMessages);
+  const std::uint64_t of_lane =
+      sizeof(Lane) + sizeof(LaneOutcome) + kAlignment + timed * sizeof(std::uint32_t) + 2 * kAlignment;
+  const std::uint64_t bytes = 2 * count * lane_bytes;
+  auto made = GDX_TRY(gpus.payload == nullptr ? Payload::in_host_memory(*hca, gpus.kernels, bytes)
+                                              : Payload::in_gpu_memory(*hca, *gpus.payload, bytes));
+  payload.emplace(std::move(made));
+  words = GDX_TRY(allocate_region(*hca, gpus.kernels, 2 * count * kWordsBytes));
+  launched = GDX_TRY(allocate_region(*hca, gpus.kernels, count * of_lane));
+  std::byte* at = launched->memory.data();
+  lanes = reinterpret_cast<Lane*>(at);
+  outcomes = reinterpret_cast<LaneOutcome*>(at + stride_of(count * sizeof(Lane)));
+  std::byte* const proxies = reinterpret_cast<std::byte*>(outcomes) + stride_of(count * sizeof(LaneOutcome));
+  std::byte* const latencies = proxies + count * kAlignment;
+  for (std::uint32_t i = 0; i < count; ++i) {
+    Lane& lane = lanes[i];
+    lane.source = payload->memory().local() + 2 * i * lane_bytes;
+    lane.sink = lane.source + lane_bytes;
+    lane.signals = reinterpret_cast<std::uint64_t*>(words->memory.data() + 2 * i * kWordsBytes);
+    lane.original = words->memory.local() + (2 * i + 1) * kWordsBytes;
+    lane.proxy = reinterpret_cast<ProxyWords*>(proxies + i * kAlignment);
+    lane.latencies = reinterpret_cast<std::uint32_t*>(latencies + i * timed * sizeof(std::uint32_t));
+  }
+  return {};
+}
+
+// A refused push is left out at all ranks, so that they measure the same.
+Result<void> Rank::Impl::make_staging(World& world, const Gpu* gpu, const std::vector<Case>& cases) {
+  if (uses(cases, Way::kPush) || uses(cases, Way::kAuto)) {
+    auto made = GDX_TRY(StagingPool::create(*hca, {}));
+    staging.emplace(std::move(made));
+    if (gpu != nullptr) push_refusal = staging->map_if_allowed(*gpu);
+    const auto refused = GDX_TRY(world.allgather_value<int>(!push_refusal.empty(), kExchangeTimeoutNs));
+    const auto other = std::ranges::find(refused, 1) - refused.begin();
+    if (push_refusal.empty() && other != std::ssize(refused))
+      push_refusal = fmt::format("the kernels of rank {} cannot push", other);
+    if (!push_refusal.empty()) staging.reset();
+    if (std::ranges::none_of(cases, [this](const Case& item) { return can_run(item); }))
+      return fail(Status::kUnsupported, "nothing is left to measure: " + push_refusal);
+  }
+  auto made = GDX_TRY(StagingPool::create(*hca, StagingOptions::in_host_memory()));
+  bounce.emplace(std::move(made));
+  return gpu != nullptr ? bounce->map_to(*gpu) : Result<void>{};
+}
+
+Result<void> Rank::Impl::make_endpoints(const Gpus& gpus, const Plan& plan, const std::vector<Case>& cases) {
+  const Gpu* const gpu = gpus.kernels;
+  std::uint32_t depth = 64;
+  for (const Case& item : cases) depth = std::max(depth, item.depth);
+  EndpointOptions options{.send_queue_blocks = std::min(std::bit_ceil(2 * depth), kMaxSendQueueBlocks),
+                          .slot_count = staging ? std::min(kSlotCount, staging->slot_count()) : 0,
+                          .bounce_slot_count = bounce->slot_count(),
+                          .auto_modes = auto_modes(gpus),
+                          .timeout_ns = std::getenv(kCallTimeoutVariable) == nullptr
+                                            ? std::optional(kWaitTimeoutNs)
+                                            : std::nullopt,
+                          .adaptive_routing = plan.adaptive_routing ? std::optional(true) : std::nullopt};
+  kinds = kinds_of(cases);
+  const std::size_t count = kinds.size() * lane_count;
+  endpoints.reserve(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    const EndpointKind& kind = kinds[i / lane_count];
+    const bool in_host = kind.of_proxy || kind.queues == Placement::kHost;
+    options.doorbell = kind.doorbell;
+    options.placement = in_host ? Placement::kHost : kind.queues;
+    options.gpu = gpu != nullptr && !in_host ? std::optional(*gpu) : std::nullopt;
+    auto endpoint = GDX_TRY(Endpoint::create(*hca, {staging ? &*staging : nullptr, &*bounce}, options));
+    if (options.doorbell == DoorbellKind::kBlueFlame && endpoint.handle().blueflame_half_bytes == 0) {
+      return fail(Status::kBusy,
+                  fmt::format("HCA {} has no BlueFlame register left for endpoint {}: use fewer "
+                              "endpoints, or --doorbells plain",
+                              hca->name(), i % lane_count));
+    }
+    if (gpu != nullptr && !kind.of_proxy) GDX_TRY(endpoint.map_to(*gpu));
+    endpoints.push_back(std::move(endpoint));
+  }
+  return {};
+}
+
+Result<void> Rank::Impl::introduce(World& world) {
+  const RemoteMemory memory = payload->memory().remote();
+  std::vector<Introduction> mine;
+  for (std::size_t i = 0; i < endpoints.size(); ++i) {
+    const std::size_t lane = i % lane_count;
+    const std::uint64_t at = 2 * lane * lane_bytes;
+    mine.push_back({endpoints[i].address(), memory + at, memory + at + lane_bytes,
+                    words->memory.remote() + 2 * lane * kWordsBytes});
+  }
+  const auto all = GDX_TRY(world.allgather_values(mine, kExchangeTimeoutNs));
+  for (std::size_t i = 0; i < endpoints.size(); ++i) {
+    const std::size_t lane = i % lane_count;
+    // The peer's lane back to this rank.
+    const std::size_t back = i + ranks - 2 - 2 * (lane % (ranks - 1));
+    const Introduction& peer = all[peer_of(lane) * endpoints.size() + back];
+    GDX_TRY(endpoints[i].connect(peer.endpoint));
+    lanes[lane].peer_source = peer.source;
+    lanes[lane].peer_sink = peer.sink;
+    lanes[lane].peer_signals = peer.signals;
+  }
+  return world.barrier(kExchangeTimeoutNs);
+}
+
+Load Rank::Impl::load_of(const Case& item, std::uint64_t messages) const {
+  return {.operation = item.operation,
+          .way = item.way,
+          .scope = item.scope,
+          .latency = item.measure == Measure::kLatency,
+          .sends = item.both_ways || rank == kReportingRank,
+          .awaits_peer = item.both_ways,
+          .endpoints = item.endpoints,
+          .workers = std::min(workers, item.endpoints),
+          .depth = item.depth,
+          .batch = item.batch,
+          .bytes = item.bytes,
+          .messages = messages,
+          .rank = rank,
+          .ranks = item.ranks,
+          .slots = places_of(item),
+          .stride_bytes = stride_of(item.bytes),
+          .first_sequence = 0};
+}
+
+// Payload of this sample in every source, and its inverse in every place to which the peer's comes.
+Result<void> Rank::Impl::prepare(const Load& load) {
+  const std::uint64_t bytes = load.slots * load.stride_bytes;
+  const bool sums = load.operation == Operation::kAllReduce;
+  for (std::uint32_t i = 0; i < lanes_of(load); ++i) {
+    const std::uint64_t source = 2 * i * lane_bytes;
+    const std::uint32_t peer = peer_of(i);
+    GDX_TRY(payload->fill(source, bytes, sums ? Sent{sample, rank, 0, 1} : sent_to(peer), false));
+    GDX_TRY(payload->fill(source + lane_bytes, bytes, sums ? all_summed() : sent_by(peer), true));
+    lanes[i].endpoint = endpoints[first_endpoint + i].handle();
+    lanes[i].signals[kCounter] = 0;
+    *lanes[i].proxy = {};
+    outcomes[i] = {};
+  }
+  return {};
+}
+
+Status Rank::Impl::launch(const Load& load, bool die) {
+  const auto on_wait = die ? progress_and_die : progress;
+  std::vector<std::thread> proxies;
+  if (load.way == Way::kProxy) {
+    proxies.reserve(load.endpoints);
+    for (std::uint32_t i = 0; i < load.endpoints; ++i) {
+      // The kernel reports a failure.
+      proxies.emplace_back([this, i, load] { (void)post_for_kernel(lanes[i], load, progress); });
+    }
+  }
+  const Status status = run_lanes(lanes, load, outcomes, on_wait);
+  for (std::uint32_t i = 0; i < load.endpoints; ++i)
+    std::atomic_ref(lanes[i].proxy->over).store(1, std::memory_order_release);
+  for (std::thread& proxy : proxies) proxy.join();
+  return status;
+}
+
+// Names the failed side: the peer, if the status or its silence shows that, otherwise this rank.
+Result<void> Rank::Impl::check_outcomes(const Case& item, const Load& load) const {
+  for (std::uint32_t i = 0; i < load.endpoints; ++i) {
+    const Status status = outcomes[i].status;
+    if (status == Status::kOk) continue;
+    const bool peers = status == Status::kTimeout || static_cast<std::uint32_t>(status) >> 8 == 0x03;
+    const std::uint32_t lane = is_collective(load.operation) ? outcomes[i].lane : i;
+    const Endpoint& endpoint = endpoints[first_endpoint + lane];
+    const std::string what =
+        endpoint.fault().status == Status::kOk ? std::string(status_name(status)) : endpoint.describe_fault();
+    return fail(status, fmt::format("{}, message {} of {}: {}: {}", key_of(item),
+                                    std::min(outcomes[i].messages + 1, load.messages), load.messages,
+                                    peers ? fmt::format("rank {} failed rank {}", peer_of(lane), rank)
+                                          : fmt::format("rank {}", rank),
+                                    what));
+  }
+  return {};
+}
+
+// Checks every place of a lane that a message went to.
+Result<void> Rank::Impl::check(std::uint32_t lane, const Load& load, Sent sent, Share& share) {
+  const std::uint64_t sink = (2 * lane + 1) * lane_bytes;
+  const std::uint64_t places = std::min(load.slots, load.messages);
+  if (break_memory && share.checked_bytes == 0) {
+    GDX_TRY(payload->damage(sink + load.bytes / 2));
+  }
+  share.checked_bytes += places * load.bytes;
+  const auto bad = GDX_TRY(payload->count_bad(sink, places, load.bytes, load.stride_bytes, sent));
+  share.bad_bytes += bad;
+  return {};
+}
+
+Result<void> Rank::Impl::verify_collective(const Load& load, Share& share) {
+  if (load.operation == Operation::kAllReduce) return check(lanes_of(load) - 1, load, all_summed(), share);
+  const bool receives = load.operation == Operation::kAllToAll || rank == 0;
+  for (std::uint32_t i = 0; receives && i < lanes_of(load); ++i) {
+    GDX_TRY(check(i, load, sent_by(peer_of(i)), share));
+  }
+  return {};
+}
+
+// Checks what has come to this rank, or the count of all adds.
+Result<void> Rank::Impl::verify(const Load& load, Share& share) {
+  if (is_collective(load.operation)) return verify_collective(load, share);
+  const bool gets = load.operation == Operation::kGet;
+  const bool receives = gets ? load.sends : !load.sends || load.awaits_peer;
+  const bool answered = load.operation == Operation::kPutSignal && load.latency;
+  if (!receives && !answered) return {};
+  for (std::uint32_t i = 0; i < load.endpoints; ++i) {
+    if (load.operation == Operation::kFetchAdd) {
+      auto& count = lanes[i].signals[kCounter];
+      if (break_memory && i == 0) ++count;
+      share.checked_bytes += sizeof count;
+      share.bad_bytes += count == load.messages ? 0 : sizeof count;
+      continue;
+    }
+    GDX_TRY(check(i, load, sent_by(peer_of(i)), share));
+  }
+  return {};
+}
+
+Share Rank::Impl::share_of(const Load& load, const Counters& before) const {
+  Counters spent = read_counters(*hca, endpoints);
+  spent.cpu_ns -= before.cpu_ns;
+  spent.stalls -= before.stalls;
+  spent.retransmissions -= before.retransmissions;
+  spent.pcie_reads -= before.pcie_reads;
+  spent.pcie_record_reads -= before.pcie_record_reads;
+  spent.pcie_writes -= before.pcie_writes;
+  Share share{0, 0, 0, spent, 0, 0, 0};
+  const bool answers = load.latency && load.operation == Operation::kPutSignal;
+  if (load.sends || answers) share.posted = load.endpoints * load.messages;
+  if (is_collective(load.operation)) share.posted = puts_of_round(load) * load.messages;
+  if (!load.sends) return share;
+  std::uint64_t begin_ns = ~std::uint64_t{0};
+  std::uint64_t end_ns = 0;
+  for (std::uint32_t i = 0; i < load.endpoints; ++i) {
+    share.messages += outcomes[i].messages;
+    begin_ns = std::min(begin_ns, outcomes[i].begin_ns);
+    end_ns = std::max(end_ns, outcomes[i].end_ns);
+  }
+  share.elapsed_ns = end_ns - begin_ns;
+  return share;
+}
+
+// Adds times of messages, of which a round trip is two.
+void Rank::Impl::add_latencies(const Load& load, Sample& into) const {
+  const double of_round_trip = load.operation == Operation::kPutSignal ? 2 : 1;
+  std::vector<double> all;
+  all.reserve(load.endpoints * load.messages);
+  for (std::uint32_t i = 0; i < load.endpoints; ++i) {
+    const double tick_ns = kernels_run_on_gpu() ? ns_per_tick(outcomes[i]) : 1;
+    for (std::uint64_t m = 0; m < load.messages; ++m) {
+      const double ns = std::round(lanes[i].latencies[m] * tick_ns / of_round_trip);
+      into.latency_ns.add(static_cast<std::uint64_t>(ns));
+      all.push_back(ns);
+    }
+  }
+  const auto count = static_cast<double>(all.size());
+  for (const double ns : all) {
+    into.mean_ns += ns / count;
+    into.mean_square_ns2 += ns * ns / count;
+  }
+  const auto middle = all.begin() + static_cast<std::ptrdiff_t>(all.size() / 2);
+  std::nth_element(all.begin(), middle, all.end());
+  into.median_ns = *middle;
+}
+
+Rank::Rank(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Rank::Rank(Rank&&) noexcept = default;
+Rank& Rank::operator=(Rank&&) noexcept = default;
+Rank::~Rank() = default;
+
+Result<Rank> Rank::connect(Hca hca, const Gpus& gpus, World& world, const Plan& plan,
+                           const std::vector<Case>& cases) {
+  auto impl = std::make_unique<Impl>();
+  impl->hca = std::make_unique<Hca>(std::move(hca));
+  impl->rank = world.rank();
+  impl->ranks = plan.ranks;
+  impl->workers = workers_of(plan, std::thread::hardware_concurrency());
+  impl->break_memory = plan.break_memory;
+  GDX_TRY(impl->make_memory(gpus, plan, cases));
+  GDX_TRY(impl->make_staging(world, gpus.kernels, cases));
+  GDX_TRY(impl->make_endpoints(gpus, plan, cases));
+  GDX_TRY(impl->introduce(world));
+  return Rank(std::move(impl));
+}
+
+std::string Rank::queues_place() const {
+  std::string text;
+  for (std::size_t i = 0; i < impl_->kinds.size(); ++i) {
+    const Placement place = impl_->endpoints[i * impl_->lane_count].handle().placement;
+    const char* const poster = impl_->kinds[i].of_proxy ? "proxies'" : "kernels'";
+    const std::string part = fmt::format("{} in {} memory", poster, gdx::name(place));
+    if (text.find(part) == std::string::npos) text += fmt::format("{}{}", text.empty() ? "" : ", ", part);
+  }
+  return text;
+}
+
+const Hca& Rank::hca() const { return *impl_->hca; }
+std::uint32_t Rank::workers() const { return impl_->workers; }
+bool Rank::can_run(const Case& item) const { return impl_->can_run(item); }
+const std::string& Rank::push_refusal() const { return impl_->push_refusal; }
+std::string Rank::payload_place() const { return impl_->payload->place(); }
+
+std::optional<std::uint64_t> Rank::staging_violations() const {
+  const auto count = impl_->hca->counter("softhca_staging_violations");
+  return count ? std::optional(*count) : std::nullopt;
+}
+
+// Posts and checks the messages of one load, from sources and into places that hold what no load before left.
+Result<Share> Rank::Impl::pass(World& world, const Case& item, Load load, bool die,
+                               std::vector<Occupancy>* occupancy) {
+  ++sample;
+  load.first_sequence = sequence;
+  sequence += load.messages * signals_of_message(load);
+  GDX_TRY(prepare(load));
+  // Before the barrier: the peer's messages may come as soon as the peer has left it.
+  Counters before = read_counters(*hca, endpoints);
+  GDX_TRY(world.barrier(kExchangeTimeoutNs));
+  before.cpu_ns = process_cpu_ns();
+  std::optional<OccupancySampler> sampler;
+  if (occupancy != nullptr) sampler.emplace(watched_pools(), readable_handles(load));
+  const Status status = launch(load, die);
+  if (sampler) *occupancy = sampler->stop();
+  if (status != Status::kOk) return fail(status, fmt::format("kernel launch: {}", status_name(status)));
+  GDX_TRY(check_outcomes(item, load));
+  Share share = share_of(load, before);
+  GDX_TRY(verify(load, share));
+  return share;
+}
+
+Result<Sample> Rank::run(World& world, const Case& item, std::uint64_t messages, bool die) {
+  const auto wanted = GDX_TRY(world.allgather_value(messages, kExchangeTimeoutNs));
+  const std::uint64_t counted = wanted[kReportingRank];
+  // In whole windows, and of a payload of its own: what it leaves at the target is wrong for those that
+  // count.
+  const std::uint64_t warmup =
+      (std::clamp<std::uint64_t>(counted / 10, 1, 1000) + item.depth - 1) / item.depth;
+  const auto kind = std::ranges::find(impl_->kinds, kind_of(item)) - impl_->kinds.begin();
+  impl_->first_endpoint = static_cast<std::uint32_t>(kind) * impl_->lane_count;
+  const Load load = impl_->load_of(item, counted);
+  std::vector<Occupancy> occupancy;
+  const Share dropped = GDX_TRY(impl_->pass(world, item, impl_->load_of(item, warmup * item.depth), false,
+                                            load.sends && !load.latency ? &occupancy : nullptr));
+  Share mine = GDX_TRY(impl_->pass(world, item, load, die));
+  mine.dropped_bad_bytes = dropped.bad_bytes;
+  const auto shares = GDX_TRY(world.allgather_value(mine, kExchangeTimeoutNs));
+
+  Sample sample;
+  sample.occupancy = std::move(occupancy);
+  sample.elapsed_ns = mine.elapsed_ns;
+  for (const Share& share : shares) {
+    sample.messages += share.messages;
+    if (share.elapsed_ns != 0)
+      sample.messages_per_s +=
+          static_cast<double>(share.messages) * 1e9 / static_cast<double>(share.elapsed_ns);
+    sample.cpu_ns.push_back(share.spent.cpu_ns);
+    sample.posted += share.posted;
+    sample.credit_stalls += share.spent.stalls;
+    sample.retransmissions += share.spent.retransmissions;
+    sample.checked_bytes += share.checked_bytes;
+    sample.bad_bytes += share.bad_bytes;
+    sample.dropped_bad_bytes += share.dropped_bad_bytes;
+  }
+  if (std::ranges::all_of(shares, has_pcie)) {
+    sample.pcie_reads = sample.pcie_record_reads = sample.pcie_writes = 0;
+    for (const Share& share : shares) {
+      *sample.pcie_reads += share.spent.pcie_reads;
+      *sample.pcie_record_reads += share.spent.pcie_record_reads;
+      *sample.pcie_writes += share.spent.pcie_writes;
+    }
+  }
+  if (!load.latency || !load.sends) return sample;
+  impl_->add_latencies(load, sample);
+  return sample;
+}
+
+}  // namespace gdx::bench

@@ -1,0 +1,24 @@
+// From a measurement to its table, and what `gdx calibrate` prints of both.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/result.h"
+#include "host/calibration/calibration_file.h"
+#include "host/calibration/choose_modes.h"
+#include "host/programs/calibrate/measure.h"
+
+namespace gdx::calibration {
+
+// Errors: those of best_table.
+[[nodiscard]] Result<Calibration> calibration_of(const std::string& hca, const KernelSite& site,
+                                                 const Measurement& measurement, std::uint32_t rounds);
+
+// `file`: where the table is stored.
+[[nodiscard]] std::string report_text(const Calibration& calibration, const Measurement& measurement,
+                                      const std::string& file);
+[[nodiscard]] std::string report_json(const Calibration& calibration, const Measurement& measurement,
+                                      const std::string& file);
+
+}  // namespace gdx::calibration
