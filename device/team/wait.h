@@ -90,7 +90,8 @@ GDX_OUT_OF_LINE Status wait_for_any(const TeamHandle* team, TeamPeer* peers, Tea
   });
 }
 
-// Checks words and ranks of a wait before it begins. Only a wait that names no ranks is for any.
+// Checks words and ranks of a wait before it begins. Only a wait that names no ranks is for any, on a lane
+// that exists: another has no ranks.
 template <Placement P>
 GDX_DEVICE Status check_wait(const TeamHandle& team, const TeamSignals& signals) {
   if (team.layout != team_layout(P)) return layout_status(team.layout);
@@ -98,7 +99,7 @@ GDX_DEVICE Status check_wait(const TeamHandle& team, const TeamSignals& signals)
     return record_fault(team.copy, Status::kInvalidLength, kAnyTeamRank, signals.words, 0);
   for (std::uint32_t i = 0; i < signals.count; ++i) {
     const std::uint32_t rank = signals.rank_of(i);
-    const bool is_any = rank == kAnyTeamRank && signals.ranks == nullptr;
+    const bool is_any = rank == kAnyTeamRank && signals.ranks == nullptr && team.size != 0;
     if (rank >= team.size && !is_any)
       return record_fault(team.copy, Status::kInvalidArgument, rank, signals.words + i, 8);
   }

@@ -7,11 +7,14 @@
 #include <atomic>
 #include <bit>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <span>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/node.h"
 #include "base/trace.h"
@@ -24,6 +27,7 @@
 #include "host/queue/queue_memory.h"
 #include "host/queue/queue_objects.h"
 #include "host/queue/wqe_text.h"
+#include "proto/mlx5/cqe.h"
 #include "proto/mlx5/doorbell.h"
 #include "proto/mlx5/prm.h"
 
@@ -59,6 +63,7 @@ struct Endpoint::Impl {
   [[nodiscard]] ibv_event_type hca_event() const;
   [[nodiscard]] std::string event_text() const;
   void log_events_once();
+  [[nodiscard]] Result<void> first_error(std::uint32_t first, std::uint32_t count) const;
   Result<void> map_doorbell(const Gpu& gpu);
   Result<void> ring_for_kernels();
   Result<void> move_kernel_words(const Gpu& gpu);
@@ -406,6 +411,37 @@ QueueState Endpoint::state() const {
   QueueState lost{};
   lost.fault.status = Status::kSystem;
   return lost;
+}
+
+// Block k of a shared queue completes by CQE k, and no thread of a kernel posts over it before `completed`
+// has passed k. So the entry of the newest block tells of all, until that counter does.
+Result<void> Endpoint::flush(std::uint64_t deadline_ns) const {
+  if (impl_->options.sharing != Sharing::kShared)
+    return fail(Status::kUnsupported, "an exclusive endpoint is flushed by the kernel that has it open");
+  const std::uint32_t entries = impl_->options.send_queue_blocks;
+  const std::uint32_t goal = GDX_TRY(impl_->memory.load_shared_progress()).published;
+  for (;;) {
+    const auto [published, completed] = GDX_TRY(impl_->memory.load_shared_progress());
+    const std::uint32_t left = goal - completed;
+    if (static_cast<std::int32_t>(left) <= 0) return {};
+    const std::uint8_t op_own = GDX_TRY(impl_->memory.load_op_own(entries, goal - 1));
+    if (mlx5::is_written(op_own, goal - 1, entries))
+      return mlx5::is_requester_error(op_own) ? impl_->first_error(completed, left) : Result<void>{};
+    if (monotonic_ns() >= deadline_ns)
+      return fail(Status::kTimeout, fmt::format("{} work requests at most are not complete yet", left));
+    std::this_thread::sleep_for(std::chrono::microseconds(20));
+  }
+}
+
+// Returns the first failure among `count` completions, from cumulative index `first` on.
+Result<void> Endpoint::Impl::first_error(std::uint32_t first, std::uint32_t count) const {
+  for (const mlx5::Cqe64& cqe : GDX_TRY(memory.load_completions(options.send_queue_blocks, first, count))) {
+    if (!mlx5::is_requester_error(cqe.op_own)) continue;
+    const auto error = std::bit_cast<mlx5::ErrorCqe>(cqe);
+    const Status status = mlx5::status_of(static_cast<mlx5::Syndrome>(error.syndrome));
+    return fail(status, describe({status, error.syndrome, error.vendor_error_syndrome, error.wqe_counter}));
+  }
+  return {};
 }
 
 Result<std::vector<std::uint8_t>> Endpoint::query_queue_pair() const { return impl_->queue->query(); }

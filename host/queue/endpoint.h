@@ -191,6 +191,13 @@ class Endpoint {
   // Returns the way by which queues in GPU memory are registered; kHostPages where they are in host memory.
   [[nodiscard]] RegistrationWay queues_registered_by() const;
 
+  // Waits until all that kernels had posted on a shared endpoint before the call is complete: sources are
+  // reusable, results have landed, and the peer's NIC has acknowledged the rest. `deadline_ns`: of
+  // monotonic_ns(). Threads: any, beside kernels. Errors: kTimeout; the status of the first work request that
+  // failed, described; kUnsupported for an exclusive endpoint, whose counters kernels keep in registers;
+  // those of GpuMemory::read.
+  [[nodiscard]] Result<void> flush(std::uint64_t deadline_ns) const;
+
   // Makes every wait of a kernel on this endpoint return kAborted from now on. Its credits go back: the
   // kernel's when the kernel ends, the NIC's when the endpoint ends.
   void abort();

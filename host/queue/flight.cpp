@@ -56,25 +56,20 @@ void append_wqes(const std::vector<mlx5::WqeBasicBlock>& blocks, std::uint16_t f
 }
 
 FlightEvent event_of(const mlx5::Cqe64& cqe) {
-  const bool failed =
-      cqe.op_own >> mlx5::kCqeOpcodeShift == static_cast<unsigned>(mlx5::CqeOpcode::kRequesterError);
+  const bool failed = mlx5::is_requester_error(cqe.op_own);
   return {.kind = FlightKind::kCompletion,
           .code = failed ? std::bit_cast<mlx5::ErrorCqe>(cqe).syndrome : std::uint8_t{0},
           .wqe = cqe.wqe_counter,
           .bytes = failed ? 0 : std::uint32_t{cqe.byte_count}};
 }
 
-// The entry at cumulative index `position` is of its pass if its owner bit says so. Flushed WQEs tell
-// nothing.
+// Flushed WQEs tell nothing. `position`: cumulative index of the first entry.
 void append_completions(const std::vector<mlx5::Cqe64>& entries, std::uint32_t position,
                         std::uint32_t ring_entries, FlightRecord& record) {
   for (const mlx5::Cqe64& cqe : entries) {
-    const bool odd_pass = (position++ & ring_entries) != 0;
-    const bool valid =
-        cqe.op_own >> mlx5::kCqeOpcodeShift != static_cast<unsigned>(mlx5::CqeOpcode::kInvalid) &&
-        ((cqe.op_own & mlx5::kCqeOwnerMask) != 0) == odd_pass;
+    const bool written = mlx5::is_written(cqe.op_own, position++, ring_entries);
     const FlightEvent event = event_of(cqe);
-    if (valid && event.code != static_cast<std::uint8_t>(mlx5::Syndrome::kFlushed))
+    if (written && event.code != static_cast<std::uint8_t>(mlx5::Syndrome::kFlushed))
       record.events.push_back(event);
   }
 }

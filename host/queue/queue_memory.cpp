@@ -220,6 +220,21 @@ Result<std::uint16_t> QueueMemory::load_send_record() const {
   return static_cast<std::uint16_t>(std::uint32_t{record});
 }
 
+Result<QueueMemory::SharedProgress> QueueMemory::load_shared_progress() const {
+  if (!has_kernel_words()) {
+    const auto shared = GDX_TRY(load_state()).shared;
+    return SharedProgress{shared.published, shared.completed};
+  }
+  SharedState& shared = state()->shared;
+  return SharedProgress{std::atomic_ref(shared.published).load(std::memory_order_acquire),
+                        std::atomic_ref(shared.completed).load(std::memory_order_acquire)};
+}
+
+Result<std::uint8_t> QueueMemory::load_op_own(std::uint32_t entries, std::uint32_t index) const {
+  if (gpu_memory_ || queue_ == nullptr) return GDX_TRY(load_completions(entries, index, 1)).front().op_own;
+  return std::atomic_ref(completion_queue()[index & (entries - 1)].op_own).load(std::memory_order_acquire);
+}
+
 Result<void> QueueMemory::store_state(const QueueState& state) {
   const auto from = std::as_bytes(std::span(&state, 1));
   if (kernel_words_) return kernel_words_->write(offsetof(ControlPage, state), from);

@@ -139,6 +139,15 @@ class QueueMemory {
   [[nodiscard]] Result<std::vector<mlx5::Cqe64>> load_completions(std::uint32_t entries, std::uint32_t first,
                                                                   std::uint32_t count) const;
   [[nodiscard]] Result<std::uint16_t> load_send_record() const;
+  // Load what kernels or the HCA may change meanwhile: how far a shared queue has come, and the byte `op_own`
+  // of the completion queue's entry at cumulative index `index`, after which the rest of the entry may be
+  // read. Errors: those of load_state and load_completions.
+  struct SharedProgress {
+    std::uint32_t published;
+    std::uint32_t completed;
+  };
+  [[nodiscard]] Result<SharedProgress> load_shared_progress() const;
+  [[nodiscard]] Result<std::uint8_t> load_op_own(std::uint32_t entries, std::uint32_t index) const;
 
   // The dmabuf that holds the queue of another process; null: none.
   [[nodiscard]] const SharedRegion* queue_dmabuf() const { return queue_dmabuf_ ? &*queue_dmabuf_ : nullptr; }

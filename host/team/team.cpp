@@ -105,7 +105,7 @@ Result<void> Team::close() {
     return {};
   }
   auto turn = GDX_TRY(impl_->owned->caller().begin());
-  const auto met = impl_->owned->meet({.call = Call::kClose});
+  const auto met = impl_->owned->meet({.call = Call::kClose}, impl_->owned->flush());
   turn.reset();
   impl_->table.reset();
   impl_->owned.reset();
@@ -130,7 +130,7 @@ Result<void> Team::register_window(void* address, std::uint64_t bytes) {
 
 Result<void> Team::barrier() {
   const auto state = GDX_TRY(impl_->collective("wait for all its ranks"));
-  GDX_TRY(state->meet({.call = Call::kBarrier}));
+  GDX_TRY(state->meet({.call = Call::kBarrier}, state->flush()));
   return {};
 }
 

@@ -47,9 +47,9 @@ class Team {
   // rank's.
   ~Team();
 
-  // Waits for all ranks, for TeamOptions::timeout_ns at most, and then ends this rank's part in any case. No
-  // kernel may use the team any more. Teams that were split from it end with it; closing a split team is
-  // local. Collective; a second call does nothing. Errors: those of World::barrier, naming the lost rank.
+  // Waits as barrier() does, and then ends this rank's part in any case. No kernel may use the team any more.
+  // Teams that were split from it end with it; closing a split team is local. Collective; a second call does
+  // nothing. Errors: those of barrier(), naming the lost rank.
   [[nodiscard]] Result<void> close();
 
   // Returns zeroed memory for `count` objects, at the same heap offset at every rank. Collective.
@@ -107,8 +107,11 @@ class Team {
   // Makes every wait of a kernel or of connect() return kAborted, on this team and those that share its
   // endpoints.
   void abort();
-  // Returns once every rank has called it. Collective. Errors: those of agreement; kUnsupported in a team
-  // that was split.
+  // Returns once every rank has called it, and all that its kernels had posted before is complete: a kernel
+  // or host thread that starts afterwards reads, at any rank, what kernels that had ended before their rank's
+  // call put there. Takes TeamOptions::timeout_ns at most. After abort() nothing is waited for but the ranks.
+  // Collective. Errors: those of agreement; the failure of a connection, naming both ranks; kUnsupported in a
+  // team that was split.
   [[nodiscard]] Result<void> barrier();
   // Returns the team of the ranks of equal `colour`, ordered by `key`, then rank. It shares heap, endpoints
   // and windows with this team, and ends with it. Collective calls but close() remain this team's.

@@ -270,6 +270,29 @@ Result<void> TeamState::connect(std::uint32_t rank, std::uint64_t deadline_ns) {
   return {};
 }
 
+// Leaves the other ranks time to be told of a failure. An endpoint that kernels know stays until the team
+// ends.
+Result<void> TeamState::flush() {
+  const std::uint64_t deadline_ns = monotonic_ns() + options_.timeout_ns / 10 * kDeadlineTenths;
+  for (std::uint32_t lane = 0; lane < options_.lanes; ++lane) {
+    for (std::uint32_t rank = 0; rank < world_->size(); ++rank) {
+      const Endpoint* endpoint = nullptr;
+      {
+        const std::lock_guard lock(mutex_);
+        const ConnectionEnd& end = ends_[end_index(lane, rank)];
+        if (end.is_known()) endpoint = &*end.endpoint;
+      }
+      if (abort_word().load(std::memory_order_relaxed) != 0) return {};
+      auto done = endpoint != nullptr ? endpoint->flush(deadline_ns) : Result<void>{};
+      if (done) continue;
+      done.error().message =
+          fmt::format("what kernels posted to rank {}, lane {}: {}", rank, lane, done.error().message);
+      return done;
+    }
+  }
+  return {};
+}
+
 Result<EndpointAddress> TeamState::create(std::uint32_t rank, std::uint32_t lane) {
   auto endpoint = GDX_TRY(Endpoint::create(*hca_, pools_, options_.endpoint));
   if (gpu_) {

@@ -66,6 +66,9 @@ class TeamState : private ConnectorHost {
   [[nodiscard]] Result<std::uint64_t> allocate(std::uint64_t bytes, std::uint64_t alignment);
   [[nodiscard]] Result<void> free(const void* pointer);
   [[nodiscard]] Result<void> add_window(void* address, std::uint64_t bytes);
+  // Waits until all that kernels had posted before the call is complete, unless the team was aborted. Local.
+  // Errors: those of Endpoint::flush, naming the rank that the connection is with.
+  [[nodiscard]] Result<void> flush();
   // Gathers a statement of every rank; `statement.own` may differ.
   [[nodiscard]] Result<std::vector<Statement>> meet(Statement statement, const Result<void>& done = {});
 

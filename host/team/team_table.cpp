@@ -4,6 +4,9 @@
 
 #include <atomic>
 #include <cstring>
+#include <deque>
+#include <mutex>
+#include <span>
 #include <utility>
 
 #include "base/page_size.h"
@@ -17,6 +20,7 @@ Result<HostPages> HostPages::allocate(std::size_t bytes, const Gpu* gpu) {
   if (!made.pages_)
     return fail(Status::kNoMemory,
                 fmt::format("no memory for {} bytes of a team's records: use fewer lanes", whole));
+  made.bytes_ = whole;
   std::memset(made.pages_.get(), 0, whole);
   if (gpu != nullptr) made.mapping_ = GDX_TRY(gpu->map(made.pages_.get(), whole));
   return made;
@@ -28,6 +32,31 @@ Result<Table> Table::create(std::vector<std::uint32_t> members, std::uint32_t la
   table.members_ = std::move(members);
   table.pages_ = GDX_TRY(HostPages::allocate(table.fault_at_ + sizeof(TeamFault) + sizeof(TeamHandle), gpu));
   return table;
+}
+
+// Keeps the pages of ended tables, the newest 4 MiB of them.
+static void keep(HostPages pages) {
+  constexpr std::size_t kMostBytes = 4 << 20;
+  static std::mutex mutex;
+  static std::deque<HostPages> kept;
+  static std::size_t bytes = 0;
+  const std::lock_guard lock(mutex);
+  bytes += pages.bytes();
+  kept.push_back(std::move(pages));
+  for (; bytes > kMostBytes; kept.pop_front()) bytes -= kept.front().bytes();
+}
+
+// Without windows every range is refused, and without a queue nothing is there to flush.
+Table::~Table() {
+  if (pages_.data() == nullptr) return;
+  pages_.unmap();
+  const auto records = fault_at_ / sizeof(TeamPeer);
+  for (TeamPeer& peer : std::span(peers(), records)) {
+    set_way(peer, PeerWay::kGone);
+    peer.state = nullptr;
+  }
+  copy()->window_count = 0;
+  keep(std::move(pages_));
 }
 
 std::string name_of(const Table& table, std::uint32_t index) {

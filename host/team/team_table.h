@@ -21,21 +21,30 @@ class HostPages {
   [[nodiscard]] static Result<HostPages> allocate(std::size_t bytes, const Gpu* gpu);
 
   [[nodiscard]] std::byte* data() const { return pages_.get(); }
+  [[nodiscard]] std::size_t bytes() const { return bytes_; }
+  // Ends a GPU's access to them.
+  void unmap() { mapping_.reset(); }
 
  private:
   struct Free {
     void operator()(std::byte* pages) const { std::free(pages); }
   };
   std::unique_ptr<std::byte, Free> pages_;
+  std::size_t bytes_ = 0;
   std::shared_ptr<GpuMapping> mapping_;  // ends before the pages do
 };
 
-// Threads: one at a time, beside kernels.
+// Threads: one at a time, beside kernels. The newest records stay after their end, so that kernels of the CPU
+// layer that are given the handle of a closed team are refused: with kInvalidArgument, or kOk for a flush.
 class Table {
  public:
   // Makes records for `members`, ranks of the world, on each of `lanes`. Errors: those of HostPages.
   [[nodiscard]] static Result<Table> create(std::vector<std::uint32_t> members, std::uint32_t lanes,
                                             const Gpu* gpu);
+
+  Table(Table&&) noexcept = default;
+  Table& operator=(Table&&) = delete;
+  ~Table();
 
   [[nodiscard]] const std::vector<std::uint32_t>& members() const { return members_; }
   [[nodiscard]] std::uint32_t size() const { return static_cast<std::uint32_t>(members_.size()); }

@@ -125,6 +125,17 @@ struct ErrorCqe {
   std::uint8_t op_own;
 };
 
+// Returns whether the HCA has written the entry at cumulative index `index` of a ring of `entries`, a power
+// of two: whether it is of this pass.
+constexpr bool is_written(std::uint8_t op_own, std::uint32_t index, std::uint32_t entries) {
+  const bool odd_pass = (index & entries) != 0;
+  return op_own >> kCqeOpcodeShift != static_cast<unsigned>(CqeOpcode::kInvalid) &&
+         ((op_own & kCqeOwnerMask) != 0) == odd_pass;
+}
+constexpr bool is_requester_error(std::uint8_t op_own) {
+  return op_own >> kCqeOpcodeShift == static_cast<unsigned>(CqeOpcode::kRequesterError);
+}
+
 static_assert(sizeof(Cqe64) == 64 && sizeof(ErrorCqe) == 64);
 static_assert(offsetof(Cqe64, srqn_user_index) == 32 && offsetof(Cqe64, byte_count) == 44);
 static_assert(offsetof(Cqe64, wqe_counter) == 60 && offsetof(Cqe64, op_own) == 63);

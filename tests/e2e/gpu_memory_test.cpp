@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "device/gdx.h"
 #include "device/shared.h"
 #include "host/gdx.h"
@@ -280,6 +281,36 @@ TEST_P(InGpuMemory, threads_share_an_endpoint) {
   ASSERT_EQ(exec::launch({.grid = {2}, .block = {40}, .progress = progress}, kernel, a_.handle()),
             Status::kOk);
   EXPECT_EQ(*b_.signal(), 2u * 40 * 4);
+}
+
+TEST_P(InGpuMemory, host_flushes_a_shared_endpoint_and_is_told_of_what_failed) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "kernels and the HCA see the fake's memory at two addresses each, and ThreadSanitizer "
+                  "orders nothing across them: preset cpu runs this";
+#endif
+  constexpr std::uint32_t kSignals = 300;  // several laps of the queue
+  EndpointOptions chosen = options();
+  chosen.sharing = Sharing::kShared;
+  connect(chosen);
+  const auto deadline_ns = [] { return monotonic_ns() + 60'000'000'000; };
+  const auto signal = [&](RemoteMemory to, std::uint32_t count) {
+    const auto kernel = [&](EndpointHandle handle) {
+      device::SharedEndpoint<Placement::kGpu> ep(handle);
+      for (std::uint32_t i = 0; i < count; ++i) ASSERT_EQ(gdx_signal(ep, to, 1, SignalOp::kAdd), Status::kOk);
+    };
+    ASSERT_EQ(exec::launch({.block = {1}, .progress = progress}, kernel, a_.handle()), Status::kOk);
+  };
+  EXPECT_TRUE(a_.endpoint->flush(0)) << "nothing was posted";
+  signal(a_.peer + kSignalAt, kSignals);
+  ASSERT_TRUE(a_.endpoint->flush(deadline_ns()));
+  EXPECT_EQ(*b_.signal(), kSignals);
+  RemoteMemory wrong = a_.peer + kSignalAt;
+  wrong.rkey = wrong.rkey ^ 0x10001u;
+  signal(wrong, 1);
+  signal(a_.peer + kSignalAt, 1);
+  const auto failed = a_.endpoint->flush(deadline_ns());
+  ASSERT_FALSE(failed);
+  EXPECT_EQ(failed.error().status, Status::kRemoteAccess) << failed.error().message;
 }
 
 TEST_P(InGpuMemory, endpoint_of_a_gpu_has_its_queues_there_and_serves_kernels_of_either_placement) {

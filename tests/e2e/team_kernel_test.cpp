@@ -22,7 +22,7 @@ constexpr std::uint32_t kBlockThreads = 64;
 enum class Ways { kNic, kDirect, kMixed };
 
 Team make_team(Ways ways, TeamOptions options = {}) {
-  options.heap_bytes = 4 << 20;
+  options.heap_bytes = 8 << 20;
   options.timeout_ns = 200'000'000'000;  // of collective calls, so that a rank may stand still for long
   const auto world = must(WorldOptions::from_environment());
   const bool off = ways == Ways::kNic || (ways == Ways::kMixed && world.rank == 0);
@@ -99,6 +99,52 @@ TEST_P(TeamKernels, pieces_and_signals_of_every_scope_and_mode_arrive) {
     expect_exchange<Scope::kBlock, Mode::kInline>(team, round++, words, memory);
   }
   EXPECT_EQ(team.describe_fault(), "ok");
+}
+
+// Nothing in the kernel waits: the host's barrier does, and so does the end of a team.
+TEST_P(TeamKernels, barrier_completes_what_finished_kernels_had_posted) {
+  constexpr std::size_t kWords = 120'000;
+  constexpr std::uint32_t kPieces = 4;
+  Team team = make_team(GetParam());
+  const std::uint32_t next = (team.rank() + 1) % team.size();
+  const std::uint32_t before = (team.rank() + team.size() - 1) % team.size();
+  auto* const from = must(team.allocate<std::uint64_t>(kWords));
+  auto* const to = must(team.allocate<std::uint64_t>(kWords * kPieces));
+  must(team.connect(next));
+  for (std::size_t i = 0; i < kWords; ++i) from[i] = word_from(team.rank(), 0, i);
+  Status status = Status::kOk;
+  const auto kernel = [&](const TeamHandle& handle) {
+    for (std::uint32_t piece = 0; piece < kPieces && status == Status::kOk; ++piece)
+      status = gdx_put(handle, to + piece * kWords, from, kWords, next);
+  };
+  must(exec::launch({.block = {1}}, kernel, team.handle()) == Status::kOk
+           ? Result<void>{}
+           : fail(Status::kSystem, "the launch failed"));
+  EXPECT_EQ(status, Status::kOk) << team.describe_fault();
+  must(team.barrier());
+  for (std::size_t i = 0; i < kWords * kPieces; ++i)
+    ASSERT_EQ(to[i], word_from(before, 0, i % kWords)) << "word " << i;
+}
+
+TEST_P(TeamKernels, lane_that_does_not_exist_and_a_closed_team_are_refused_at_once) {
+  Team team = make_team(GetParam());
+  auto* const memory = must(team.allocate<std::uint64_t>(16));
+  must(team.connect(0));
+  std::vector<Status> answers;
+  const auto kernel = [&](const TeamHandle& handle) {
+    answers = {gdx_wait(handle, memory, Compare::kEqual, 1), gdx_put(handle, memory, memory + 8, 1, 0),
+               gdx_signal(handle, memory, 1, SignalOp::kAdd, 0)};
+  };
+  const auto refused_by = [&](const TeamHandle& handle) {
+    must(exec::launch({.block = {1}}, kernel, handle) == Status::kOk
+             ? Result<void>{}
+             : fail(Status::kSystem, "the launch failed"));
+    EXPECT_EQ(answers, std::vector<Status>(3, Status::kInvalidArgument));
+  };
+  const TeamHandle handle = team.handle();
+  refused_by(handle.on_lane(1));
+  must(team.close());
+  refused_by(handle);
 }
 
 // The last rank adds to its own word, the first to the same, and no add is lost. Where ways are mixed, the
