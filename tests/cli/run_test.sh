@@ -31,6 +31,13 @@ case $case_name in
     expect_one_line
     run 100 "$gdx" run --ranks 10 -- sh -c '[ "$GDX_RANK" != 0 ] || kill -TERM $PPID; exec sleep 600'
     expect 'rank 7 \(pid [0-9]+\) and 2 more$'
+    # A rank that stands still is named while the others wait for it.
+    run 100 "$gdx" run --ranks 2 -- sh -c \
+      '[ "$GDX_RANK" = 0 ] && { echo $$ >"$FIFO"; kill -STOP $$; exit; }; read -r pid <"$FIFO"
+       until grep -q "^State:.T" "/proc/$pid/status"; do :; done; kill -CONT "$pid"'
+    expect_status 0
+    expect '^gdx: rank 0 \(pid [0-9]+\) of sh stands still: Stopped \(signal\); continue it with kill -CONT [0-9]+$'
+    expect_one_line
     # A rank alone has a launcher, too, where it is to be ended.
     run 100 "$gdx" run --grace-s 0.125 -- sh -c 'trap "" TERM; kill -TERM $PPID; exec sleep 600'
     expect_status 143 && expect 'killed, because SIGTERM did not end them within 0.125 s: rank 0'
@@ -52,6 +59,9 @@ case $case_name in
       # shellcheck disable=SC2086 # an option and its value
       refused "^gdx: --${bad% *}: '${bad#* }': use " "$gdx" run --$bad -- true
     done
+    # Nor does a program run without the software HCA where that is missing.
+    cp "$gdx" "$folder/gdx"
+    refused "no libgdx_softhca.so for the executable in $folder: build the target gdx_softhca" "$folder/gdx" run -- true
     ;;
   pin)
     processors=$(nproc)

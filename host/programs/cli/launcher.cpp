@@ -148,6 +148,7 @@ class Launch {
   void tell_failure(pid_t pid, int wait_status) const;
   [[nodiscard]] std::string name_of(pid_t pid) const;
   [[nodiscard]] std::string running_ranks() const;
+  void tell_stop(pid_t pid, int signal) const;
   void stand_in_for_rank_0(int status);
   void answer_latecomers();
   void on_deadline(std::uint64_t now_ns);
@@ -288,8 +289,12 @@ int Launch::wait() {
 void Launch::reap(std::uint64_t now_ns) {
   int wait_status = 0;
   pid_t pid = 0;
-  while ((pid = waitpid(-1, &wait_status, WNOHANG)) > 0) {
-    if (std::erase(running_, pid) != 0) on_exit(pid, wait_status, now_ns);
+  while ((pid = waitpid(-1, &wait_status, WNOHANG | WUNTRACED)) > 0) {
+    if (WIFSTOPPED(wait_status)) {
+      tell_stop(pid, WSTOPSIG(wait_status));
+    } else if (std::erase(running_, pid) != 0) {
+      on_exit(pid, wait_status, now_ns);
+    }
   }
   any_left_ = pid == 0;
 }
@@ -330,6 +335,14 @@ void Launch::answer_latecomers() {
     latecomer.finish();
     if (answered_.size() > bootstrap::kMaxRanks) answered_.pop_front();
   }
+}
+
+// Names a rank that others will wait for in vain. The terminal's own stop reaches the whole job, this process
+// too, and its user knows of it.
+void Launch::tell_stop(pid_t pid, int signal) const {
+  if (signal == SIGTSTP || std::ranges::find(running_, pid) == running_.end()) return;
+  tell("gdx: {} of {} stands still: {}; continue it with kill -CONT {}\n", name_of(pid),
+       options_.command.front(), strsignal(signal), pid);
 }
 
 std::string Launch::name_of(pid_t pid) const {

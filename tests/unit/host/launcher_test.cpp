@@ -526,8 +526,6 @@ TEST_F(Launcher, ranks_of_a_gdxd_that_is_asked_for_have_no_software_hca) {
             "the path " + named + " cannot be preloaded: move gdx to one without spaces and colons");
   std::remove(named.c_str());
   unsetenv(kSofthcaLibraryVariable);
-  EXPECT_THAT(launch_environment(options, 0).error().message,
-              StartsWith("no libgdx_softhca.so for the executable in "));
 }
 
 TEST_F(Launcher, named_library_is_none_the_program_is_not_run_without_it) {
