@@ -61,7 +61,7 @@ case $case_name in
     done
     # Nor does a program run without the software HCA where that is missing.
     cp "$gdx" "$folder/gdx"
-    refused "no libgdx_softhca.so for the executable in $folder: build the target gdx_softhca" "$folder/gdx" run -- true
+    refuses 127 "no libgdx_softhca.so for the executable in $folder: build the target gdx_softhca" "$folder/gdx" run -- true
     ;;
   pin)
     processors=$(nproc)
