@@ -28,7 +28,7 @@ struct Collective {
 }  // namespace
 
 struct Team::Impl {
-  static Result<Team> found(std::shared_ptr<TeamState> state, const Result<void>& opened);
+  static Result<Team> establish(std::shared_ptr<TeamState> state, const Result<void>& opened);
   // Begins a collective call. Errors: kInvalidArgument (closed), kUnsupported (split); those of
   // Caller::begin.
   [[nodiscard]] Result<Collective> collective(const char* call) const;
@@ -41,8 +41,8 @@ struct Team::Impl {
   bool is_split = false;
 };
 
-Result<Team> Team::Impl::found(std::shared_ptr<TeamState> state, const Result<void>& opened) {
-  auto table = GDX_TRY(state->found(opened));
+Result<Team> Team::Impl::establish(std::shared_ptr<TeamState> state, const Result<void>& opened) {
+  auto table = GDX_TRY(state->establish(opened));
   auto impl = std::make_unique<Impl>();
   impl->table = std::move(table);
   impl->rank = state->world().rank();
@@ -87,14 +87,14 @@ Result<Team> Team::create(const TeamOptions& options) {
   auto state = std::make_shared<TeamState>(options);
   GDX_TRY(state->join());
   const auto opened = state->open_parts();
-  return Impl::found(std::move(state), opened);
+  return Impl::establish(std::move(state), opened);
 }
 
 Result<Team> Team::create(const Hca& hca, World& world, StagingPools pools, const TeamOptions& options) {
   const TraceSpan span("Team::create");
   auto state = std::make_shared<TeamState>(options);
   state->use(hca, world, pools);
-  return Impl::found(std::move(state), {});
+  return Impl::establish(std::move(state), {});
 }
 
 Result<void> Team::close() {
@@ -105,7 +105,7 @@ Result<void> Team::close() {
     return {};
   }
   auto turn = GDX_TRY(impl_->owned->caller().begin());
-  const auto met = impl_->owned->meet({.call = Call::kClose}, impl_->owned->flush());
+  const auto met = impl_->owned->meet({.call = Call::kClose}, impl_->owned->connections().flush());
   turn.reset();
   impl_->table.reset();
   impl_->owned.reset();
@@ -115,7 +115,7 @@ Result<void> Team::close() {
 Result<void*> Team::allocate_bytes(std::uint64_t bytes, std::uint64_t alignment) {
   const auto state = GDX_TRY(impl_->collective("allocate"));
   const std::uint64_t offset = GDX_TRY(state->allocate(bytes, alignment));
-  return static_cast<void*>(state->heap_memory().data() + offset);
+  return static_cast<void*>(state->windows().heap().data() + offset);
 }
 
 Result<void> Team::free(void* pointer) {
@@ -130,7 +130,7 @@ Result<void> Team::register_window(void* address, std::uint64_t bytes) {
 
 Result<void> Team::barrier() {
   const auto state = GDX_TRY(impl_->collective("wait for all its ranks"));
-  GDX_TRY(state->meet({.call = Call::kBarrier}, state->flush()));
+  GDX_TRY(state->meet({.call = Call::kBarrier}, state->connections().flush()));
   return {};
 }
 
@@ -163,12 +163,12 @@ std::uint32_t Team::size() const { return impl_->table ? impl_->table->size() : 
 
 std::span<std::byte> Team::heap() const {
   const auto state = impl_->state.lock();
-  return state ? state->heap_memory() : std::span<std::byte>{};
+  return state ? state->windows().heap() : std::span<std::byte>{};
 }
 
 std::uint64_t Team::bytes_free() const {
   const auto state = impl_->state.lock();
-  return state ? state->heap().bytes_free() : 0;
+  return state ? state->windows().pieces().bytes_free() : 0;
 }
 
 TeamAtomics Team::atomics() const {
@@ -186,7 +186,7 @@ Result<void> Team::connect(std::uint32_t rank) {
                             rank, size()));
   }
   const std::uint32_t member = impl_->table->members()[rank];
-  auto done = state->connect(member, monotonic_ns() + state->options().timeout_ns);
+  auto done = state->connections().connect(member, monotonic_ns() + state->options().timeout_ns);
   if (!done && member != rank)  // the reason has the first team's number
     done.error().message = fmt::format("{}: {}", team::name_of(*impl_->table, rank), done.error().message);
   return done;
@@ -201,12 +201,12 @@ PeerWay Team::way(std::uint32_t rank, std::uint32_t lane) const {
 
 std::uint32_t Team::connections() const {
   const auto state = impl_->state.lock();
-  return state && impl_->table ? state->connections(*impl_->table) : 0;
+  return state && impl_->table ? state->connections().count(*impl_->table) : 0;
 }
 
 EndpointHandle Team::endpoint(std::uint32_t lane, std::uint32_t rank) const {
   const auto state = impl_->state.lock();
-  return state && rank < size() ? state->endpoint_handle(lane, impl_->table->members()[rank])
+  return state && rank < size() ? state->connections().endpoint_handle(lane, impl_->table->members()[rank])
                                 : EndpointHandle{};
 }
 
@@ -221,7 +221,7 @@ void Team::clear_fault() {
 
 void Team::abort() {
   if (!impl_->caller.is_here()) return;
-  if (const auto state = impl_->state.lock()) state->abort();
+  if (const auto state = impl_->state.lock()) state->connections().abort();
 }
 
 }  // namespace gdx

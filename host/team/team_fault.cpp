@@ -1,13 +1,11 @@
-// Descriptions of what failed on a team, for messages.
+#include "host/team/team_fault.h"
+
 #include <fmt/format.h>
 
 #include <array>
 #include <atomic>
 #include <cstdint>
-#include <mutex>
-#include <string>
 
-#include "host/team/team_state.h"
 #include "proto/mlx5/wqe.h"
 
 namespace gdx::team {
@@ -18,16 +16,18 @@ constexpr double kNsInSecond = 1e9;
 // In the order of enum Compare, which TeamFault::waited counts from 1.
 constexpr std::array<const char*, 6> kComparisons{"==", "!=", ">=", ">", "<=", "<"};
 
-}  // namespace
+std::uint64_t offset_in(const Memory& memory, const TeamFault& fault) {
+  return fault.address - reinterpret_cast<std::uintptr_t>(memory.data());
+}
 
-std::string TeamState::place_of(const TeamFault& fault) const {
-  const std::uint64_t offset = fault.address - reinterpret_cast<std::uintptr_t>(heap_memory().data());
-  return offset < heap_memory().size() ? fmt::format("heap offset {:#x}", offset)
-                                       : fmt::format("{:#x}", fault.address);
+std::string place_of(const TeamFault& fault, const Memory& heap) {
+  const std::uint64_t offset = offset_in(heap, fault);
+  return offset < heap.bytes() ? fmt::format("heap offset {:#x}", offset)
+                               : fmt::format("{:#x}", fault.address);
 }
 
 // Returns the reason for which a call was refused.
-std::string TeamState::reason_of(const TeamFault& fault, const Table& table) const {
+std::string reason_of(const TeamFault& fault, const Table& table, const Windows& windows) {
   switch (fault.status) {
     case Status::kRemoteInvalid:
       return fault.address % sizeof(std::uint64_t) != 0 ? ": not 8-byte aligned" : "";
@@ -39,12 +39,12 @@ std::string TeamState::reason_of(const TeamFault& fault, const Table& table) con
   }
   if (fault.rank >= table.size() && fault.rank != kAnyTeamRank)
     return fmt::format(": the team has {} ranks", table.size());
-  for (const Window& window : windows_) {
-    const std::uint64_t size = window.memory.bytes();
-    const std::uint64_t offset = fault.address - reinterpret_cast<std::uintptr_t>(window.memory.data());
-    if (offset >= size) continue;
-    if (fault.bytes > size - offset)
-      return fmt::format(": ends {} bytes beyond that memory", fault.bytes - (size - offset));
+  for (std::uint32_t w = 0; w < windows.count(); ++w) {
+    const Memory& memory = windows.window(w).memory;
+    const std::uint64_t offset = offset_in(memory, fault);
+    if (offset >= memory.bytes()) continue;
+    if (fault.bytes > memory.bytes() - offset)
+      return fmt::format(": ends {} bytes beyond that memory", fault.bytes - (memory.bytes() - offset));
     return ": the lane does not exist, or the window came later";
   }
   return ": neither of the heap nor of a window";
@@ -52,48 +52,41 @@ std::string TeamState::reason_of(const TeamFault& fault, const Table& table) con
 
 // Tells the word, the value, the time, and whether the awaited rank's NIC still answers: a wait that has
 // probed it in vain ends as unreachable.
-std::string TeamState::wait_text(const TeamFault& fault, const Table& table) const {
+std::string wait_text(const TeamFault& fault, const Table& table, const Windows& windows,
+                      const Connections& connections, const EndpointOptions& options) {
+  const Memory& heap = windows.window(0).memory;
   std::string text = ", waited";
   if (fault.status == Status::kTimeout)
-    text += fmt::format(" {:.3f} s", static_cast<double>(*options_.endpoint.timeout_ns) / kNsInSecond);
-  text += fmt::format(" for the word at {} to be {} {}", place_of(fault),
+    text += fmt::format(" {:.3f} s", static_cast<double>(*options.timeout_ns) / kNsInSecond);
+  text += fmt::format(" for the word at {} to be {} {}", place_of(fault, heap),
                       kComparisons[(fault.waited - 1) % kComparisons.size()], fault.bytes);
-  const std::uint64_t offset = fault.address - reinterpret_cast<std::uintptr_t>(heap_memory().data());
-  if (!gpu_heap_ && offset < heap_memory().size())
+  if (!windows.is_heap_in_gpu() && offset_in(heap, fault) < heap.bytes())
     text += fmt::format(", now {}", std::atomic_ref(*reinterpret_cast<std::uint64_t*>(fault.address)).load());
-  if (fault.status != Status::kTimeout || fault.rank >= table.size() ||
-      options_.endpoint.may_time_out_before_retries)
-    return text;
-  for (std::uint32_t lane = 0; lane < options_.lanes; ++lane) {
-    const ConnectionEnd& end = ends_[end_index(lane, table.members()[fault.rank])];
-    if (!end.is_known() || end.endpoint->fault().status != Status::kOk) continue;
-    return text + ": that rank's NIC answers, so it is slow, or does not set the word";
-  }
+  const bool probed =
+      fault.status == Status::kTimeout && fault.rank < table.size() && !options.may_time_out_before_retries;
+  if (probed && connections.answers(table.members()[fault.rank]))
+    text += ": that rank's NIC answers, so it is slow, or does not set the word";
   return text;
 }
 
-std::string TeamState::describe_fault(const Table& table) const {
+}  // namespace
+
+std::string describe_fault(const Table& table, const Windows& windows, const Connections& connections,
+                           const EndpointOptions& options) {
   std::string text;
   const TeamFault& fault = *table.fault();
-  const std::lock_guard lock(mutex_);
   if (fault.status != Status::kOk) {
     const auto rank = fault.rank == kAnyTeamRank ? std::string("any rank") : name_of(table, fault.rank);
     text = fmt::format("{}: {}", status_name(fault.status), rank);
-    if (fault.address != 0 && fault.waited != 0) text += wait_text(fault, table);
+    if (fault.address != 0 && fault.waited != 0)
+      text += wait_text(fault, table, windows, connections, options);
     if (fault.address != 0 && fault.waited == 0)
-      text += fmt::format(", {} bytes at {}{}", fault.bytes, place_of(fault), reason_of(fault, table));
+      text += fmt::format(", {} bytes at {}{}", fault.bytes, place_of(fault, windows.window(0).memory),
+                          reason_of(fault, table, windows));
   }
-  for (std::uint32_t i = 0; i < table.size(); ++i) {
-    for (std::uint32_t lane = 0; lane < options_.lanes; ++lane) {
-      const ConnectionEnd& end = ends_[end_index(lane, table.members()[i])];
-      if (!end.why_gone.empty())
-        text += fmt::format("{}connection to {}, lane {}: {}", text.empty() ? "" : "; ", name_of(table, i),
-                            lane, end.why_gone);
-      if (!end.is_known() || end.endpoint->fault().status == Status::kOk) continue;
-      text += fmt::format("{}endpoint towards {}, lane {}: {}", text.empty() ? "" : "; ", name_of(table, i),
-                          lane, end.endpoint->describe_fault());
-    }
-  }
+  const std::string failures = connections.describe_failures(table);
+  if (!text.empty() && !failures.empty()) text += "; ";
+  text += failures;
   return text.empty() ? status_name(Status::kOk) : text;
 }
 
