@@ -35,7 +35,7 @@ void fit(std::uint32_t& slots, const StagingPool* pool) {
 
 }  // namespace
 
-// What each rank says of itself before it takes memory. Trivially copyable, because ranks exchange it as
+// Says of each rank what counts before it takes memory. Trivially copyable, because ranks exchange it as
 // bytes.
 struct TeamState::Introduction {
   peer::NodeIdentity node;  // all zero: unknown
