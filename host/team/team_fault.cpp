@@ -69,6 +69,18 @@ std::string wait_text(const TeamFault& fault, const Table& table, const Windows&
   return text;
 }
 
+// Tells the bound of a call that ended by it, and what gives a transfer of many bytes more.
+std::string bound_text(const TeamFault& fault, const Table& table, const Connections& connections,
+                       const EndpointOptions& options) {
+  const bool answers = fault.rank < table.size() && !options.may_time_out_before_retries &&
+                       connections.answers(table.members()[fault.rank]);
+  return fmt::format(", after {:.3f} s{}", static_cast<double>(*options.timeout_ns) / kNsInSecond,
+                     answers ? fmt::format(": that rank's NIC answers, so {} above that gives slow or large "
+                                           "transfers the time that they need",
+                                           kCallTimeoutVariable)
+                             : "");
+}
+
 }  // namespace
 
 std::string describe_fault(const Table& table, const Windows& windows, const Connections& connections,
@@ -83,6 +95,8 @@ std::string describe_fault(const Table& table, const Windows& windows, const Con
     if (fault.address != 0 && fault.waited == 0)
       text += fmt::format(", {} bytes at {}{}", fault.bytes, place_of(fault, windows.window(0).memory),
                           reason_of(fault, table, windows));
+    if (fault.status == Status::kTimeout && fault.waited == 0)
+      text += bound_text(fault, table, connections, options);
   }
   const std::string failures = connections.describe_failures(table);
   if (!text.empty() && !failures.empty()) text += "; ";

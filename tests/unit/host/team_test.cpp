@@ -437,7 +437,8 @@ TEST_F(LoneTeam, fault_of_each_kind_is_told_with_its_place_and_reason) {
        "peer unreachable (transport retries exceeded): rank 0, waited for the word at heap offset 0x10 to be "
        "== 56, "
        "now 55"},
-      {{Status::kTimeout, 0, heap + 16, 8, 0, 0}, "timed out: rank 0, 8 bytes at heap offset 0x10"},
+      {{Status::kTimeout, 0, heap + 16, 8, 0, 0},
+       "timed out: rank 0, 8 bytes at heap offset 0x10, after 120.000 s"},
       {{Status::kTimeout, kAnyTeamRank, window, 8, 0, 6},
        "timed out: any rank, waited 120.000 s for the word at " + hex(window) + " to be < 8"},
       {{Status::kRemoteInvalid, 0, heap + 8, 8, 0, 0},
@@ -473,6 +474,10 @@ TEST_F(LoneTeam, fault_of_each_kind_is_told_with_its_place_and_reason) {
   EXPECT_THAT(
       team.describe_fault(),
       HasSubstr("to be >= 7, now 55: that rank's NIC answers, so it is slow, or does not set the word"));
+  *team.handle().fault = {Status::kTimeout, 0, 0, 0, 0, 0};
+  EXPECT_EQ(team.describe_fault(),
+            "timed out: rank 0, after 120.000 s: that rank's NIC answers, so GDX_CALL_TIMEOUT_S above that "
+            "gives slow or large transfers the time that they need");
 }
 
 // The pools that a team makes itself, each alone.
