@@ -5,6 +5,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <span>
 
 #include "proto/mlx5/wqe.h"
 
@@ -20,10 +21,10 @@ std::uint64_t offset_in(const Memory& memory, const TeamFault& fault) {
   return fault.address - reinterpret_cast<std::uintptr_t>(memory.data());
 }
 
-std::string place_of(const TeamFault& fault, const Memory& heap) {
-  const std::uint64_t offset = offset_in(heap, fault);
-  return offset < heap.bytes() ? fmt::format("heap offset {:#x}", offset)
-                               : fmt::format("{:#x}", fault.address);
+std::string place_of(const TeamFault& fault, std::span<const std::byte> heap) {
+  const std::uint64_t offset = fault.address - reinterpret_cast<std::uintptr_t>(heap.data());
+  return offset < heap.size() ? fmt::format("heap offset {:#x}", offset)
+                              : fmt::format("{:#x}", fault.address);
 }
 
 // Returns the reason for which a call was refused.
@@ -54,11 +55,11 @@ std::string reason_of(const TeamFault& fault, const Table& table, const Windows&
 // probed it in vain ends as unreachable.
 std::string wait_text(const TeamFault& fault, const Table& table, const Windows& windows,
                       const Connections& connections, const EndpointOptions& options) {
-  const Memory& heap = windows.window(0).memory;
+  const Memory& heap = windows.window(0).memory;  // with the words of collective calls
   std::string text = ", waited";
   if (fault.status == Status::kTimeout)
     text += fmt::format(" {:.3f} s", static_cast<double>(*options.timeout_ns) / kNsInSecond);
-  text += fmt::format(" for the word at {} to be {} {}", place_of(fault, heap),
+  text += fmt::format(" for the word at {} to be {} {}", place_of(fault, windows.heap()),
                       kComparisons[(fault.waited - 1) % kComparisons.size()], fault.bytes);
   if (!windows.is_heap_in_gpu() && offset_in(heap, fault) < heap.bytes())
     text += fmt::format(", now {}", std::atomic_ref(*reinterpret_cast<std::uint64_t*>(fault.address)).load());
@@ -93,7 +94,7 @@ std::string describe_fault(const Table& table, const Windows& windows, const Con
     if (fault.address != 0 && fault.waited != 0)
       text += wait_text(fault, table, windows, connections, options);
     if (fault.address != 0 && fault.waited == 0)
-      text += fmt::format(", {} bytes at {}{}", fault.bytes, place_of(fault, windows.window(0).memory),
+      text += fmt::format(", {} bytes at {}{}", fault.bytes, place_of(fault, windows.heap()),
                           reason_of(fault, table, windows));
     if (fault.status == Status::kTimeout && fault.waited == 0)
       text += bound_text(fault, table, connections, options);

@@ -140,8 +140,9 @@ Result<void> TeamState::open_connections() {
 
 Result<std::vector<TeamState::Introduction>> TeamState::introduce() {
   Introduction mine{.node = node_identity().value_or(peer::NodeIdentity{}), .memory = {}, .connector = {}};
-  const bool takes = options_.heap_memory == HeapMemory::kHost && options_.heap_bytes <= kMaxTeamHeapBytes;
-  mine.memory = memory_need(takes ? options_.heap_bytes : 0, memory_limits());
+  const bool takes = connections_ && options_.heap_memory == HeapMemory::kHost;  // options are in range then
+  mine.memory = memory_need(
+      takes ? options_.heap_bytes + Windows::area_of(options_, world_->size()).bytes : 0, memory_limits());
   if (connections_) mine.connector = connections_->identity();
   return world_->allgather_value(mine, options_.timeout_ns);
 }
@@ -161,7 +162,7 @@ Result<void> TeamState::check_heaps(const std::vector<Introduction>& all) const 
 }
 
 Result<void> TeamState::make_heap() {
-  windows_ = GDX_TRY(Windows::create(*hca_, options_, gpu_));
+  windows_ = GDX_TRY(Windows::create(*hca_, options_, gpu_, world_->size()));
   return {};
 }
 
@@ -225,7 +226,7 @@ Result<void> TeamState::free(const void* pointer) {
                          "of Team::allocate once",
                          pointer));
   GDX_TRY(meet({.call = Call::kFree, .arguments = {offset}}, checked));
-  GDX_TRY(meet({.call = Call::kRest}, windows_->zero(offset, *bytes)));
+  GDX_TRY(meet({.call = Call::kRest}, windows_->zero(windows_->area().bytes + offset, *bytes)));
   (void)windows_->pieces().free(offset);
   return {};
 }
@@ -266,6 +267,11 @@ void TeamState::write_handle(const Table& table) const {
   const auto first = connections_->first_table();  // of all ranks, whose endpoints share the pools
   handle.pool_peers = first->peers();
   handle.pool_peer_count = first->size() * options_.lanes;
+  if (first.get() == &table) {  // ranks of a split team number themselves otherwise
+    handle.area = windows_->window(0).memory.data();
+    handle.area_bytes = windows_->area().lane_bytes;
+    handle.scratch_bytes = windows_->area().scratch_bytes;
+  }
   handle.copy = table.copy();
   *table.copy() = handle;
   for (std::uint32_t w = 0; w < windows_->count(); ++w) windows_->show(table, w);

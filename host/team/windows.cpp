@@ -7,32 +7,46 @@
 #include <cstring>
 #include <utility>
 
+#include "proto/gpu/team_area.h"
+
 namespace gdx::team {
 
-Windows::Windows(const Hca& hca, const TeamOptions& options, const std::optional<Gpu>& gpu)
-    : hca_(&hca), options_(&options), gpu_(gpu), pieces_(options.heap_bytes) {
+// Scratch takes an eighth of the heap's bytes at most, because a team may have many lanes.
+Windows::Area Windows::area_of(const TeamOptions& options, std::uint32_t ranks) {
+  const std::uint64_t share = options.heap_bytes / 8 / options.lanes / kMinScratchBytes * kMinScratchBytes;
+  const auto scratch =
+      static_cast<std::uint32_t>(std::clamp<std::uint64_t>(share, kMinScratchBytes, kMaxScratchBytes));
+  const std::uint32_t lane = team_area_word_bytes(ranks) + scratch;
+  const std::uint64_t all = std::uint64_t{lane} * options.lanes;
+  return {(all + kMaxHeapAlignment - 1) / kMaxHeapAlignment * kMaxHeapAlignment, lane, scratch};
+}
+
+Windows::Windows(const Hca& hca, const TeamOptions& options, const std::optional<Gpu>& gpu,
+                 std::uint32_t ranks)
+    : hca_(&hca), options_(&options), gpu_(gpu), area_(area_of(options, ranks)), pieces_(options.heap_bytes) {
   windows_.reserve(kMaxTeamWindows);
 }
 
-Result<Windows> Windows::create(const Hca& hca, const TeamOptions& options, const std::optional<Gpu>& gpu) {
-  Windows windows(hca, options, gpu);
+Result<Windows> Windows::create(const Hca& hca, const TeamOptions& options, const std::optional<Gpu>& gpu,
+                                std::uint32_t ranks) {
+  Windows windows(hca, options, gpu, ranks);
   auto heap = GDX_TRY(windows.make_heap());
   windows.windows_.push_back({std::move(heap)});
-  GDX_TRY(windows.gpu_heap_ ? windows.zero(0, options.heap_bytes)
+  GDX_TRY(windows.gpu_heap_ ? windows.zero(0, windows.area_.bytes + options.heap_bytes)
                             : windows.map_to_gpu(windows.heap_window()));
   return windows;
 }
 
 Result<Memory> Windows::make_heap() {
-  if (options_->heap_memory == HeapMemory::kHost)
-    return allocate_shareable_memory(*hca_, options_->heap_bytes);
-  gpu_heap_ = GDX_TRY(GpuMemory::allocate(*gpu_, options_->heap_bytes));
-  return register_memory(*hca_, gpu_heap_->address(), options_->heap_bytes);
+  const std::uint64_t bytes = area_.bytes + options_->heap_bytes;
+  if (options_->heap_memory == HeapMemory::kHost) return allocate_shareable_memory(*hca_, bytes);
+  gpu_heap_ = GDX_TRY(GpuMemory::allocate(*gpu_, bytes));
+  return register_memory(*hca_, gpu_heap_->address(), bytes);
 }
 
 Result<void> Windows::zero(std::uint64_t offset, std::uint64_t bytes) {
   if (!gpu_heap_) {
-    std::memset(heap().data() + offset, 0, bytes);
+    std::memset(windows_.front().memory.data() + offset, 0, bytes);
     return {};
   }
   static constexpr std::uint64_t kStep = 1 << 20;

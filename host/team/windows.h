@@ -27,10 +27,11 @@ struct Window {
 // Threads: one at a time, beside kernels.
 class Windows {
  public:
-  // Makes this rank's part of the heap, zeroed. `options` are complete; they and `hca` outlive this object.
+  // Makes this rank's part of the heap, zeroed, with the area for collective calls of `ranks` in front of it.
+  // `options` are complete; they and `hca` outlive this object.
   // Errors: those of allocate_shareable_memory, GpuMemory, register_memory, Gpu::map.
   [[nodiscard]] static Result<Windows> create(const Hca& hca, const TeamOptions& options,
-                                              const std::optional<Gpu>& gpu);
+                                              const std::optional<Gpu>& gpu, std::uint32_t ranks);
 
   // Registers this rank's part of a further window. Errors: kInvalidArgument (an eighth, overlap, the kind of
   // memory); those of register_memory and Gpu::map.
@@ -44,11 +45,21 @@ class Windows {
   [[nodiscard]] std::uint32_t count() const { return static_cast<std::uint32_t>(windows_.size()); }
   [[nodiscard]] const Window& window(std::size_t w) const { return windows_[w]; }
   [[nodiscard]] Window& heap_window() { return windows_.front(); }
-  [[nodiscard]] std::span<std::byte> heap() const { return windows_.front().memory.span(); }
+  [[nodiscard]] std::span<std::byte> heap() const {
+    return {windows_.front().memory.data() + area_.bytes, options_->heap_bytes};
+  }
+  // Memory that kernels' collective calls use, on all lanes.
+  struct Area {
+    std::uint64_t bytes;  // of whole pages, so that the heap begins at one
+    std::uint32_t lane_bytes;
+    std::uint32_t scratch_bytes;  // of each lane
+  };
+  [[nodiscard]] const Area& area() const { return area_; }
+  [[nodiscard]] static Area area_of(const TeamOptions& options, std::uint32_t ranks);
   [[nodiscard]] bool is_heap_in_gpu() const { return gpu_heap_.has_value(); }
   [[nodiscard]] SymmetricHeap& pieces() { return pieces_; }
   [[nodiscard]] const SymmetricHeap& pieces() const { return pieces_; }
-  // Zeroes a piece of the heap. Errors: those of GpuMemory::write.
+  // Zeroes `bytes` of the first window, from `offset` on. Errors: those of GpuMemory::write.
   [[nodiscard]] Result<void> zero(std::uint64_t offset, std::uint64_t bytes);
   // Returns whether kernels reach the heap of `rank` by loads and stores.
   [[nodiscard]] bool is_mapped(std::uint32_t rank) const { return windows_.front().mapping->is_direct(rank); }
@@ -59,13 +70,14 @@ class Windows {
   void show(const Table& table, std::uint32_t w) const;
 
  private:
-  Windows(const Hca& hca, const TeamOptions& options, const std::optional<Gpu>& gpu);
+  Windows(const Hca& hca, const TeamOptions& options, const std::optional<Gpu>& gpu, std::uint32_t ranks);
   [[nodiscard]] Result<Memory> make_heap();
   [[nodiscard]] Result<void> map_to_gpu(Window& window) const;
 
   const Hca* hca_;
   const TeamOptions* options_;
   std::optional<Gpu> gpu_;
+  Area area_;
   std::optional<GpuMemory> gpu_heap_;
   std::vector<Window> windows_;  // the heap first
   SymmetricHeap pieces_;

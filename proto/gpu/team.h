@@ -12,7 +12,7 @@
 namespace gdx {
 
 // Must rise on every change of a struct here, because kernels refuse a handle of another version.
-inline constexpr std::uint32_t kTeamLayoutVersion = 2;
+inline constexpr std::uint32_t kTeamLayoutVersion = 3;
 
 // Windows of a team. Window 0 is the symmetric heap.
 inline constexpr std::uint32_t kMaxTeamWindows = 8;
@@ -125,6 +125,10 @@ struct TeamHandle {
   int (*progress)();  // gdx::progress, for launches on the CPU layer
   // Records of all endpoints that lease slots from the team's pools: of the first team, on all lanes.
   const TeamPeer* pool_peers;
+  // Words and scratch of collective calls, of the handle's first lane; null: a team that was split has none.
+  std::byte* area;
+  std::uint32_t area_bytes;     // of each lane
+  std::uint32_t scratch_bytes;  // of these, at their end
   const TeamHandle* copy;  // in memory, itself included, for code out of line: that cannot read parameters
   TeamWindow windows[kMaxTeamWindows];
 
@@ -136,6 +140,7 @@ struct TeamHandle {
       handle.peers = nullptr;
     } else {
       handle.peers += std::size_t{lane} * size;
+      if (area != nullptr) handle.area += std::size_t{lane} * area_bytes;
       handle.lanes = 1;
     }
     return handle;

@@ -43,6 +43,7 @@ const std::vector<Layer>& layers() {
       {"device/impl", {"device/options.h", "exec", "proto"}},
       {"device", {"device/impl", "device/exec", "proto"}},
       {"device/team", {"device", "impl", "exec", "proto"}},
+      {"device/collectives", {"device", "team", "exec", "proto"}},
       {"driver-shim/cuda", {"base", "proto"}},
       {"driver-shim/pcie", {"base", "proto"}},
       {"driver-shim/pcie/world", {"driver-shim/pcie", "base", "proto"}},

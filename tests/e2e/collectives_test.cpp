@@ -1,0 +1,280 @@
+// Collective calls of kernels, as `gdx run --ranks N` starts them: every rank runs these tests in the same
+// order.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "device/collectives/collectives.h"
+#include "host/gdx.h"
+#include "tests/e2e/must.h"
+
+namespace gdx {
+namespace collectives_test {
+
+enum class Ways { kNic, kDirect, kMixed };
+
+// Has a block's threads in each launch, so that a scope of any width fits.
+constexpr unsigned kThreads = 64;
+
+// Sizes in elements: fewer than ranks, odd, above the scratch of a direct all-reduce, of several chunks.
+constexpr std::size_t kCounts[] = {1, 7, 1000, 70'001};
+constexpr std::size_t kMostCount = 70'001;
+
+class Collectives : public ::testing::TestWithParam<Ways> {
+ protected:
+  Collectives() : team_(made(GetParam())) {}
+
+  static Team made(Ways ways) {
+    TeamOptions options;
+    options.heap_bytes = 16 << 20;
+    options.timeout_ns = 200'000'000'000;
+    const auto world = must(WorldOptions::from_environment());
+    const bool off = ways == Ways::kNic || (ways == Ways::kMixed && world.rank == 0);
+    options.direct = off ? DirectChoice::kOff : DirectChoice::kAuto;
+    return must(Team::create(options));
+  }
+
+  // Runs `call(team)` in all threads of a block; of scope kThread in one thread.
+  template <Scope S, typename Call>
+  void in_kernel(const Call& call) {
+    std::vector<Status> ends(kThreads, Status::kOk);
+    const auto kernel = [&](const TeamHandle& team) {
+      const auto thread = exec::thread_rank<Scope::kBlock>();
+      if (S == Scope::kBlock || thread < (S == Scope::kWarp ? 32u : 1u)) ends[thread] = call(team);
+    };
+    ASSERT_EQ(exec::launch({.block = {kThreads}}, kernel, team_.handle()), Status::kOk);
+    for (const Status end : ends) ASSERT_EQ(end, Status::kOk) << team_.describe_fault();
+  }
+
+  [[nodiscard]] std::uint64_t value(std::uint32_t rank, std::size_t i) const {
+    return (rank + 1) * 1'000'003ull + i * 7 + round_;
+  }
+  template <typename T>
+  T* allocate(std::size_t count) {
+    return must(team_.allocate<T>(count));
+  }
+
+  Team team_;
+  std::uint64_t round_ = 0;
+};
+INSTANTIATE_TEST_SUITE_P(By, Collectives, ::testing::Values(Ways::kNic, Ways::kDirect, Ways::kMixed),
+                         [](const auto& test) {
+                           switch (test.param) {
+                             case Ways::kNic: return "nic";
+                             case Ways::kDirect: return "direct";
+                             case Ways::kMixed: return "mixed";
+                           }
+                           return "";
+                         });
+
+// Puts to all ranks, and only the barrier waits.
+TEST_P(Collectives, barrier_completes_puts_before_it) {
+  auto* const from = allocate<std::uint64_t>(kMostCount);
+  auto* const inbox = allocate<std::uint64_t>(team_.size() * kMostCount);
+  for (round_ = 1; round_ <= 3; ++round_) {
+    for (std::size_t i = 0; i < kMostCount; ++i) from[i] = value(team_.rank(), i);
+    in_kernel<Scope::kWarp>([&](const TeamHandle& team) {
+      for (std::uint32_t rank = 0; rank < team.size; ++rank) {
+        const Status status =
+            gdx_put<Scope::kWarp>(team, inbox + team.rank * kMostCount, from, kMostCount, rank);
+        if (status != Status::kOk) return status;
+      }
+      return gdx_barrier<Scope::kWarp>(team);
+    });
+    for (std::size_t i = 0; i < team_.size() * kMostCount; ++i) {
+      ASSERT_EQ(inbox[i], value(static_cast<std::uint32_t>(i / kMostCount), i % kMostCount)) << "word " << i;
+    }
+    in_kernel<Scope::kThread>([](const TeamHandle& team) { return gdx_barrier(team); });  // all have read
+  }
+}
+
+TEST_P(Collectives, all_reduce_gives_every_rank_the_same_of_all) {
+  auto* const x = allocate<std::uint64_t>(kMostCount);
+  auto* const sum = allocate<std::uint64_t>(kMostCount);
+  auto* const floats = allocate<float>(kMostCount);
+  for (const std::size_t count : kCounts) {
+    ++round_;
+    for (std::size_t i = 0; i < count; ++i) x[i] = value(team_.rank(), i);
+    for (std::size_t i = 0; i < count; ++i)
+      floats[i] = 1.0f / static_cast<float>(value(team_.rank(), i) % 1000 + 1);
+    in_kernel<Scope::kBlock>([&](const TeamHandle& team) {
+      Status status = gdx_all_reduce<Reduce::kSum, Scope::kBlock>(team, sum, x, count);
+      if (status == Status::kOk)
+        status = gdx_all_reduce<Reduce::kSum, Scope::kBlock>(team, floats, floats, count);
+      if (status == Status::kOk) status = gdx_all_reduce<Reduce::kMax, Scope::kBlock>(team, x, x, count);
+      return status;
+    });
+    for (std::size_t i = 0; i < count; ++i) {
+      std::uint64_t all = 0;
+      float near = 0;
+      for (std::uint32_t rank = 0; rank < team_.size(); ++rank) {
+        all += value(rank, i);
+        near += 1.0f / static_cast<float>(value(rank, i) % 1000 + 1);
+      }
+      ASSERT_EQ(sum[i], all) << "of " << count << ", element " << i;
+      ASSERT_EQ(x[i], value(team_.size() - 1, i)) << "of " << count << ", element " << i;
+      ASSERT_NEAR(floats[i], near, 1e-4) << "of " << count << ", element " << i;
+    }
+  }
+}
+
+TEST_P(Collectives, broadcast_gives_every_rank_what_any_root_has) {
+  auto* const from = allocate<std::uint16_t>(kMostCount);
+  auto* const to = allocate<std::uint16_t>(kMostCount);
+  for (const std::size_t count : kCounts) {
+    for (std::uint32_t root = 0; root < team_.size(); ++root) {
+      ++round_;
+      for (std::size_t i = 0; i < count; ++i) from[i] = static_cast<std::uint16_t>(value(team_.rank(), i));
+      in_kernel<Scope::kWarp>(
+          [&](const TeamHandle& team) { return gdx_broadcast<Scope::kWarp>(team, to, from, count, root); });
+      for (std::size_t i = 0; i < count; ++i) {
+        ASSERT_EQ(to[i], static_cast<std::uint16_t>(value(root, i)))
+            << "of " << count << ", root " << root << ", element " << i;
+      }
+    }
+  }
+}
+
+TEST_P(Collectives, all_gather_and_all_to_all_place_every_piece) {
+  auto* const from = allocate<std::uint32_t>(team_.size() * kMostCount);
+  auto* const gathered = allocate<std::uint32_t>(team_.size() * kMostCount);
+  auto* const exchanged = allocate<std::uint32_t>(team_.size() * kMostCount);
+  for (const std::size_t count : kCounts) {
+    ++round_;
+    for (std::size_t i = 0; i < team_.size() * count; ++i)
+      from[i] = static_cast<std::uint32_t>(value(team_.rank(), i));
+    in_kernel<Scope::kThread>([&](const TeamHandle& team) {
+      const Status status = gdx_all_gather(team, gathered, from, count);
+      return status == Status::kOk ? gdx_all_to_all(team, exchanged, from, count) : status;
+    });
+    for (std::uint32_t rank = 0; rank < team_.size(); ++rank) {
+      for (std::size_t i = 0; i < count; ++i) {
+        ASSERT_EQ(gathered[rank * count + i], static_cast<std::uint32_t>(value(rank, i)))
+            << "of " << count << ", rank " << rank << ", element " << i;
+        ASSERT_EQ(exchanged[rank * count + i],
+                  static_cast<std::uint32_t>(value(rank, team_.rank() * count + i)))
+            << "of " << count << ", rank " << rank << ", element " << i;
+      }
+    }
+  }
+}
+
+TEST_P(Collectives, reductions_and_pieces_of_one_root_reach_it_and_no_other) {
+  auto* const from = allocate<std::int64_t>(team_.size() * kMostCount);
+  auto* const to = allocate<std::int64_t>(team_.size() * kMostCount);
+  auto* const piece = allocate<std::int64_t>(kMostCount);
+  auto* const least = allocate<std::int64_t>(kMostCount);
+  for (const std::size_t count : kCounts) {
+    const auto root = static_cast<std::uint32_t>(++round_ % team_.size());
+    const auto signed_value = [&](std::uint32_t rank, std::size_t i) {
+      return -static_cast<std::int64_t>(value(rank, i));
+    };
+    for (std::size_t i = 0; i < team_.size() * count; ++i) from[i] = signed_value(team_.rank(), i);
+    std::fill_n(to, team_.size() * count, 5);
+    std::fill_n(least, count, 5);
+    in_kernel<Scope::kBlock>([&](const TeamHandle& team) {
+      Status status = gdx_gather<Scope::kBlock>(team, to, from, count, root);
+      if (status == Status::kOk)
+        status = gdx_reduce<Reduce::kMin, Scope::kBlock>(team, least, from, count, root);
+      if (status == Status::kOk) status = gdx_scatter<Scope::kBlock>(team, piece, from, count, root);
+      return status;
+    });
+    const bool is_root = team_.rank() == root;
+    for (std::size_t i = 0; i < count; ++i) {
+      ASSERT_EQ(piece[i], signed_value(root, team_.rank() * count + i))
+          << "of " << count << ", element " << i;
+      ASSERT_EQ(least[i], is_root ? signed_value(team_.size() - 1, i) : 5)
+          << "of " << count << ", element " << i;
+      for (std::uint32_t rank = 0; rank < team_.size(); ++rank)
+        ASSERT_EQ(to[rank * count + i], is_root ? signed_value(rank, i) : 5)
+            << "of " << count << ", element " << i;
+    }
+    in_kernel<Scope::kWarp>([&](const TeamHandle& team) {
+      return gdx_reduce_scatter<Reduce::kSum, Scope::kWarp>(team, piece, from, count);
+    });
+    for (std::size_t i = 0; i < count; ++i) {
+      std::int64_t sum = 0;
+      for (std::uint32_t rank = 0; rank < team_.size(); ++rank)
+        sum += signed_value(rank, team_.rank() * count + i);
+      ASSERT_EQ(piece[i], sum) << "of " << count << ", element " << i;
+    }
+  }
+}
+
+// The last rank comes late, when the others are in the call already.
+TEST_P(Collectives, memory_of_a_rank_is_written_only_after_its_call) {
+  auto* const words = allocate<std::uint64_t>(8);
+  auto* const from = allocate<std::uint64_t>(team_.size() * kMostCount);
+  auto* const to = allocate<std::uint64_t>(team_.size() * kMostCount);
+  std::fill_n(from, team_.size() * kMostCount, 1);
+  bool untouched = true;
+  const std::uint32_t late = team_.size() - 1;
+  const auto wait_for_the_others = [&](const TeamHandle& team, std::uint64_t times) {
+    const Status status = team.rank != late
+                              ? gdx_signal(team, words, 1, SignalOp::kAdd, late)
+                              : gdx_wait(team, words, Compare::kGreaterEqual, times * (team.size - 1));
+    const std::uint64_t until_ns = exec::now_ns() + 30'000'000;
+    while (team.rank == late && exec::now_ns() < until_ns) {
+      for (std::size_t i = 0; i < team.size * kMostCount; i += kMostCount - 1) {
+        untouched = untouched && *static_cast<volatile std::uint64_t*>(to + i) == 0;
+      }
+      exec::relax();
+    }
+    return status;
+  };
+  in_kernel<Scope::kThread>([&](const TeamHandle& team) {
+    Status status = wait_for_the_others(team, 1);
+    if (status == Status::kOk) status = gdx_all_to_all(team, to, from, kMostCount);
+    return status;
+  });
+  std::fill_n(to, team_.size() * kMostCount, 0);
+  ASSERT_TRUE(team_.barrier());
+  in_kernel<Scope::kThread>([&](const TeamHandle& team) {
+    Status status = wait_for_the_others(team, 2);
+    if (status == Status::kOk) status = gdx_all_gather(team, to, from, kMostCount);
+    return status;
+  });
+  std::fill_n(to, team_.size() * kMostCount, 0);
+  ASSERT_TRUE(team_.barrier());
+  in_kernel<Scope::kThread>([&](const TeamHandle& team) {
+    Status status = wait_for_the_others(team, 3);
+    if (status == Status::kOk) status = gdx_broadcast(team, to, from, kMostCount, 0);
+    return status;
+  });
+  EXPECT_TRUE(untouched);
+}
+
+// Run alone, because ranks end.
+TEST_P(Collectives, killed_rank_ends_the_call_and_those_after_it) {
+  if (team_.size() < 2) GTEST_SKIP() << "needs two ranks";
+  must(team_.barrier());
+  if (team_.rank() == team_.size() - 1) _exit(::testing::UnitTest::GetInstance()->Failed() ? 1 : 0);
+  std::vector<Status> ends;
+  const auto kernel = [&](const TeamHandle& team) {
+    for (int i = 0; i < 3; ++i) ends.push_back(gdx_barrier(team));
+  };
+  ASSERT_EQ(exec::launch({.block = {1}}, kernel, team_.handle()), Status::kOk);
+  EXPECT_EQ(ends, std::vector<Status>(3, Status::kPeerUnreachable)) << team_.describe_fault();
+}
+
+TEST_P(Collectives, misuse_is_refused_where_it_is_made) {
+  auto* const x = allocate<std::uint32_t>(64);
+  Team half = must(team_.split(0, team_.rank()));
+  std::vector<Status> ends;
+  const auto kernel = [&](const TeamHandle& team) { ends.push_back(gdx_barrier(team)); };
+  ASSERT_EQ(exec::launch({.block = {1}}, kernel, half.handle()), Status::kOk);
+  ASSERT_EQ(exec::launch({.block = {1}}, kernel, team_.handle().on_lane(1)), Status::kOk);
+  EXPECT_EQ(ends, (std::vector<Status>{Status::kUnsupported, Status::kInvalidArgument}));
+  in_kernel<Scope::kThread>([&](const TeamHandle& team) {
+    return gdx_broadcast(team, x, x, 64, team.size) == Status::kInvalidArgument ? Status::kOk
+                                                                                : Status::kSystem;
+  });
+}
+
+}  // namespace collectives_test
+}  // namespace gdx
