@@ -72,7 +72,8 @@ INSTANTIATE_TEST_SUITE_P(By, Collectives, ::testing::Values(Ways::kNic, Ways::kD
                            return "";
                          });
 
-// Puts to all ranks, and only the barrier waits.
+// Puts to all ranks, and only the barrier waits. It signals ranks at distances of powers of two, so the
+// longest put goes to one at distance 3, which no signal covers.
 TEST_P(Collectives, barrier_completes_puts_before_it) {
   auto* const from = allocate<std::uint64_t>(kMostCount);
   auto* const inbox = allocate<std::uint64_t>(team_.size() * kMostCount);
@@ -82,6 +83,11 @@ TEST_P(Collectives, barrier_completes_puts_before_it) {
       for (std::uint32_t rank = 0; rank < team.size; ++rank) {
         const Status status =
             gdx_put<Scope::kWarp>(team, inbox + team.rank * kMostCount, from, kMostCount, rank);
+        if (status != Status::kOk) return status;
+      }
+      for (int i = 0; i < 16; ++i) {
+        const Status status = gdx_put<Scope::kWarp>(team, inbox + team.rank * kMostCount, from, kMostCount,
+                                                    (team.rank + 3) % team.size);
         if (status != Status::kOk) return status;
       }
       return gdx_barrier<Scope::kWarp>(team);
