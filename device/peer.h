@@ -1,5 +1,5 @@
 // The device API on endpoints towards peers whose memory may be mapped (device/peer_endpoint.h). Without a
-// mapping each call is the call of device/gdx.h, mode included. With a mapping:
+// mapping each call is the call of device/endpoint.h, mode included. With a mapping:
 //  - The threads of the scope copy; Mode and Doorbell have no effect. Only gdx_wait waits.
 //  - kOk means stored. Sources may be reused at once. The scope may read results of gdx_get and the atomics.
 //  - kRemoteAccess: the range lies in no mapped region, or its region does not permit the access.
@@ -22,14 +22,14 @@
 
 #include <cstdint>
 
-#include "device/gdx.h"
+#include "device/endpoint.h"
 #include "device/impl/access.h"
 #include "device/impl/open_peer.h"
 #include "device/peer_endpoint.h"
 
 namespace gdx {
 
-// Writes `bytes` of `from` to the peer's `to`. Errors: those of gdx_put in device/gdx.h; kRemoteAccess.
+// Writes `bytes` of `from` to the peer's `to`. Errors: those of gdx_put in device/endpoint.h; kRemoteAccess.
 template <Mode M = Mode::kAuto, Scope S, Placement P>
 GDX_DEVICE Status gdx_put(device::PeerEndpoint<S, P>& endpoint, RemoteMemory to, LocalMemory from,
                           std::uint64_t bytes, Doorbell doorbell = Doorbell::kRing) {
@@ -39,7 +39,7 @@ GDX_DEVICE Status gdx_put(device::PeerEndpoint<S, P>& endpoint, RemoteMemory to,
 }
 
 // Copies each lane's own range; a lane of 0 B copies nothing. A bad length or address in one lane stores
-// nothing at all. Errors, equal in all lanes: those of gdx_put_warp in device/gdx.h; kRemoteAccess.
+// nothing at all. Errors, equal in all lanes: those of gdx_put_warp in device/endpoint.h; kRemoteAccess.
 template <Placement P>
 GDX_DEVICE Status gdx_put_warp(device::PeerEndpoint<Scope::kWarp, P>& endpoint, RemoteMemory to,
                                LocalMemory from, std::uint64_t bytes, Doorbell doorbell = Doorbell::kRing) {
@@ -58,7 +58,7 @@ GDX_DEVICE Status gdx_put_warp(device::PeerEndpoint<Scope::kWarp, P>& endpoint, 
   return Status::kOk;
 }
 
-// Writes a value of 1, 2, 4, 8 or 16 B. Errors: those of gdx_put_value in device/gdx.h; kRemoteAccess.
+// Writes a value of 1, 2, 4, 8 or 16 B. Errors: those of gdx_put_value in device/endpoint.h; kRemoteAccess.
 template <typename T, Scope S, Placement P>
 GDX_DEVICE Status gdx_put_value(device::PeerEndpoint<S, P>& endpoint, RemoteMemory to, T value,
                                 Doorbell doorbell = Doorbell::kRing) {
@@ -73,7 +73,7 @@ GDX_DEVICE Status gdx_put_value(device::PeerEndpoint<S, P>& endpoint, RemoteMemo
 }
 
 // Sets, or atomically adds to, the peer's 8-byte aligned signal word. Errors: those of gdx_signal in
-// device/gdx.h; kRemoteAccess; kRemoteInvalid for an unaligned word, a set too.
+// device/endpoint.h; kRemoteAccess; kRemoteInvalid for an unaligned word, a set too.
 template <Scope S, Placement P>
 GDX_DEVICE Status gdx_signal(device::PeerEndpoint<S, P>& endpoint, RemoteMemory signal, std::uint64_t value,
                              SignalOp op = SignalOp::kSet, Doorbell doorbell = Doorbell::kRing) {
@@ -94,7 +94,7 @@ GDX_DEVICE Status gdx_put_signal(device::PeerEndpoint<S, P>& endpoint, RemoteMem
   return status != Status::kOk ? status : device::impl::signal_direct(open, signal, value, op);
 }
 
-// Reads `bytes` of the peer's `from` into `to`. Errors: those of gdx_get in device/gdx.h; kRemoteAccess.
+// Reads `bytes` of the peer's `from` into `to`. Errors: those of gdx_get in device/endpoint.h; kRemoteAccess.
 template <Scope S, Placement P>
 GDX_DEVICE Status gdx_get(device::PeerEndpoint<S, P>& endpoint, LocalMemory to, RemoteMemory from,
                           std::uint64_t bytes, Doorbell doorbell = Doorbell::kRing) {
@@ -110,7 +110,7 @@ GDX_DEVICE Status gdx_get(device::PeerEndpoint<S, P>& endpoint, LocalMemory to, 
 }
 
 // Atomically adds to the peer's 8-byte aligned word. The original value lands in the first 8 B of `original`.
-// Errors: those of gdx_fetch_add in device/gdx.h; kRemoteAccess, kRemoteInvalid.
+// Errors: those of gdx_fetch_add in device/endpoint.h; kRemoteAccess, kRemoteInvalid.
 template <Scope S, Placement P>
 GDX_DEVICE Status gdx_fetch_add(device::PeerEndpoint<S, P>& endpoint, LocalMemory original,
                                 RemoteMemory target, std::uint64_t add) {
@@ -142,7 +142,7 @@ GDX_DEVICE void gdx_fence(device::PeerEndpoint<S, P>& endpoint) {
 }
 
 // Waits for nothing with a mapping: all stores of the scope are in the peer's memory at return. Errors: those
-// of gdx_flush in device/gdx.h; with a mapping the endpoint's first error.
+// of gdx_flush in device/endpoint.h; with a mapping the endpoint's first error.
 template <Scope S, Placement P>
 GDX_DEVICE Status gdx_flush(device::PeerEndpoint<S, P>& endpoint) {
   auto& open = device::impl::Access::state_of(endpoint);
@@ -154,7 +154,7 @@ GDX_DEVICE Status gdx_flush(device::PeerEndpoint<S, P>& endpoint) {
 }
 
 // Waits until the local signal word compares true, and probes the peer's NIC meanwhile. Errors: those of
-// gdx_wait in device/gdx.h.
+// gdx_wait in device/endpoint.h.
 template <Scope S, Placement P>
 GDX_DEVICE Status gdx_wait(device::PeerEndpoint<S, P>& endpoint, const std::uint64_t* signal, Compare how,
                            std::uint64_t value) {

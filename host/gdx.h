@@ -4,9 +4,9 @@
 #pragma once
 
 #if defined(__CUDACC__)
-#error "host/gdx.h is for the C++ compiler: include device/gdx.h in what nvcc compiles"
+#error "host/gdx.h is for the C++ compiler: include device/endpoint.h in what nvcc compiles"
 #elif __cplusplus < 202002L
-#error "host/gdx.h needs C++20: compile with -std=c++20 (device/gdx.h needs C++17)"
+#error "host/gdx.h needs C++20: compile with -std=c++20 (device/endpoint.h needs C++17)"
 #else
 #include "base/or_exit.h"
 #include "host/bootstrap/world.h"

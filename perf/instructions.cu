@@ -1,8 +1,7 @@
 // Kernels that instructions.py compiles and counts; nothing runs them. Each makes N calls with arguments of
 // their own. The kernel of two calls minus that of one is the cost of one more call.
-#include "device/gdx.h"
-#include "device/shared.h"
-#include "device/team/team.h"
+#include "device/endpoint.h"
+#include "device/team.h"
 
 namespace gdx {
 
@@ -68,23 +67,25 @@ GDX_DEVICE void make_shared_calls(const EndpointHandle& handle, const Calls& cal
   *calls.out = status;
 }
 
-#define GDX_COUNTED_SHARED(NAME, PLACEMENT, CALL)                                                          \
-  extern "C" __global__ void NAME##_1(EndpointHandle handle, Calls calls) {                                \
-    make_shared_calls<1, device::SharedEndpoint<PLACEMENT>>(handle, calls,                                 \
-                                                            [](auto& ep, const Call& c) { return CALL; }); \
-  }                                                                                                        \
-  extern "C" __global__ void NAME##_2(EndpointHandle handle, Calls calls) {                                \
-    make_shared_calls<2, device::SharedEndpoint<PLACEMENT>>(handle, calls,                                 \
-                                                            [](auto& ep, const Call& c) { return CALL; }); \
+#define GDX_COUNTED_SHARED(NAME, ENDPOINT, CALL)                                                 \
+  extern "C" __global__ void NAME##_1(EndpointHandle handle, Calls calls) {                      \
+    make_shared_calls<1, ENDPOINT>(handle, calls, [](auto& ep, const Call& c) { return CALL; }); \
+  }                                                                                              \
+  extern "C" __global__ void NAME##_2(EndpointHandle handle, Calls calls) {                      \
+    make_shared_calls<2, ENDPOINT>(handle, calls, [](auto& ep, const Call& c) { return CALL; }); \
   }
 
-GDX_COUNTED_SHARED(shared_put_gpu, Placement::kGpu, gdx_put<Mode::kPull>(ep, c.to, c.from, c.bytes))
-GDX_COUNTED_SHARED(shared_put_host, Placement::kHost, gdx_put<Mode::kPull>(ep, c.to, c.from, c.bytes))
-GDX_COUNTED_SHARED(shared_put_32_warp_gpu, Placement::kGpu, gdx_put_warp(ep, c.to, c.from, c.bytes))
-GDX_COUNTED_SHARED(push_shared_thread_host, Placement::kHost, gdx_put<Mode::kPush>(ep, c.to, c.from, c.bytes))
-GDX_COUNTED_SHARED(push_shared_warp_host, Placement::kHost,
-                   (gdx_put<Mode::kPush, Scope::kWarp>(ep, c.to, c.from, c.bytes)))
-GDX_COUNTED_SHARED(shared_put_signal_gpu, Placement::kGpu,
+using SharedGpu = device::SharedEndpoint<Scope::kThread, Placement::kGpu>;
+using SharedHost = device::SharedEndpoint<Scope::kThread, Placement::kHost>;
+using SharedWarpGpu = device::SharedEndpoint<Scope::kWarp, Placement::kGpu>;
+using SharedWarpHost = device::SharedEndpoint<Scope::kWarp, Placement::kHost>;
+
+GDX_COUNTED_SHARED(shared_put_gpu, SharedGpu, gdx_put<Mode::kPull>(ep, c.to, c.from, c.bytes))
+GDX_COUNTED_SHARED(shared_put_host, SharedHost, gdx_put<Mode::kPull>(ep, c.to, c.from, c.bytes))
+GDX_COUNTED_SHARED(shared_put_32_warp_gpu, SharedWarpGpu, gdx_put_warp(ep, c.to, c.from, c.bytes))
+GDX_COUNTED_SHARED(push_shared_thread_host, SharedHost, gdx_put<Mode::kPush>(ep, c.to, c.from, c.bytes))
+GDX_COUNTED_SHARED(push_shared_warp_host, SharedWarpHost, gdx_put<Mode::kPush>(ep, c.to, c.from, c.bytes))
+GDX_COUNTED_SHARED(shared_put_signal_gpu, SharedGpu,
                    gdx_put_signal<Mode::kPull>(ep, c.to, c.from, c.bytes, c.signal, c.value))
 
 // A team's pointers and ranks arrive as kernel parameters, as a kernel's arguments do.
@@ -118,11 +119,11 @@ GDX_DEVICE void make_team_calls(const TeamCalls& calls, Post post) {
   }
 
 GDX_COUNTED_TEAM(team_put_gpu,
-                 (gdx_put<Scope::kThread, Mode::kPull, Placement::kGpu>(team, c.to, c.from, c.bytes, c.rank)))
-GDX_COUNTED_TEAM(team_put_host, (gdx_put<Scope::kThread, Mode::kPull, Placement::kHost>(team, c.to, c.from,
+                 (gdx_put<Mode::kPull, Scope::kThread, Placement::kGpu>(team, c.to, c.from, c.bytes, c.rank)))
+GDX_COUNTED_TEAM(team_put_host, (gdx_put<Mode::kPull, Scope::kThread, Placement::kHost>(team, c.to, c.from,
                                                                                         c.bytes, c.rank)))
 GDX_COUNTED_TEAM(team_put_signal_gpu,
-                 (gdx_put_signal<Scope::kThread, Mode::kPull, Placement::kGpu>(team, c.to, c.from, c.bytes,
+                 (gdx_put_signal<Mode::kPull, Scope::kThread, Placement::kGpu>(team, c.to, c.from, c.bytes,
                                                                                c.signal, c.value,
                                                                                SignalOp::kAdd, c.rank)))
 

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "device/gdx.h"
+#include "device/endpoint.h"
 
 namespace gdx::perf {
 namespace {

@@ -1,7 +1,6 @@
 #include "perf/posting.h"
 
-#include "device/gdx.h"
-#include "device/shared.h"
+#include "device/endpoint.h"
 
 namespace gdx::posting {
 namespace {
@@ -88,7 +87,8 @@ __global__ void post_exclusively(PostCase what, Times* times) {
 
 template <Poster Who, Placement P>
 __global__ void post_shared(PostCase what, Times* times) {
-  device::SharedEndpoint<P> endpoint(what.queues.first);
+  constexpr Scope kScope = Who == Poster::kWarp ? Scope::kWarp : Scope::kThread;
+  device::SharedEndpoint<kScope, P> endpoint(what.queues.first);
   post_all<Who>(endpoint, what, poster_number<Who>(), times);
 }
 

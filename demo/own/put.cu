@@ -2,7 +2,7 @@
 // source for a GPU and for the CPU layer.
 #include "put.h"
 
-#include "device/gdx.h"
+#include "device/endpoint.h"
 
 namespace {
 

@@ -8,7 +8,7 @@
 #include <cstdint>
 
 #include "device/exec/exec.h"
-#include "device/team/team.h"
+#include "device/team.h"
 #include "proto/gpu/team_area.h"
 
 namespace gdx::device::impl {
@@ -93,7 +93,7 @@ GDX_DEVICE Status for_each_other(const TeamHandle& team, const Act& act) {
 template <Scope S, Placement P, typename T>
 GDX_DEVICE Status send_piece(const TeamHandle& team, const CollectiveCall& call, T* to, const T* from,
                              std::size_t count, std::uint64_t piece, std::uint32_t rank) {
-  return gdx_put_signal<S, Mode::kAuto, P>(team, to, from, count, &words_of(team, team.rank).data,
+  return gdx_put_signal<Mode::kAuto, S, P>(team, to, from, count * sizeof(T), &words_of(team, team.rank).data,
                                            call.base + piece, SignalOp::kSet, rank);
 }
 template <Scope S, Placement P>

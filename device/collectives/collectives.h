@@ -4,7 +4,7 @@
 //   gdx_all_reduce<Reduce::kSum, Scope::kBlock>(team, x, x, n);
 //
 // Rules for every call:
-//  - Those of device/team/team.h. `to` and `from` are in the team's heap or a window, at every rank at the
+//  - Those of device/team.h. `to` and `from` are in the team's heap or a window, at every rank at the
 //  same place.
 //  - One call at a time on a lane: another is kBusy. Calls on different lanes (TeamHandle::on_lane) run at
 //  once.

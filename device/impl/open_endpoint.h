@@ -1,7 +1,7 @@
-// The state of an endpoint that a kernel has open, for device/endpoint.h. Registers hold the counters that
-// posting changes, kernel parameters hold the constants. Memory holds what only waits need (impl/wait.h).
-// Functions are for the leader unless marked "all threads".
-// Ordering within one call that posts:
+// The state of an exclusive endpoint that a kernel has open, for device/endpoint.h: the queue of impl/post.h
+// that one scope owns. Registers hold the counters that posting changes, kernel parameters hold the
+// constants. Memory holds what only waits need (impl/wait.h). Functions are for the leader unless marked "all
+// threads". Ordering within one call that posts:
 //
 //   payload stores (push) --> WQE stores --release--> doorbell record --> doorbell
 //
@@ -15,7 +15,9 @@
 #include "device/impl/credits.h"
 #include "device/impl/wait.h"
 #include "device/impl/wqe.h"
+#include "device/options.h"
 #include "proto/gpu/memory.h"
+#include "proto/gpu/mode_table.h"
 #include "proto/gpu/queue.h"
 #include "proto/status.h"
 
@@ -24,6 +26,16 @@ namespace gdx::device::impl {
 template <Scope S, Placement P>
 class OpenEndpoint {
  public:
+  static constexpr Sharing kSharing = Sharing::kExclusive;
+  static constexpr Scope kScope = S;
+  static constexpr Placement kPlacement = P;
+  // Bytes of one inline WQE, and WQEs for which it reserves blocks at once.
+  static constexpr std::uint32_t kInlineBytes = kMaxInlineBytes;
+  static constexpr std::uint32_t kInlineAtOnce = 1;
+  // A put of no bytes before a signal is an empty WRITE, because a branch costs every put more.
+  static constexpr bool kSendsEmpty = true;
+  static_assert(kMaxAutoInlineBytes == kInlineBytes);
+
   // All threads. The comments of device::Endpoint describe these.
   GDX_DEVICE explicit OpenEndpoint(const EndpointHandle& handle);
   OpenEndpoint(const OpenEndpoint&) = delete;
@@ -57,57 +69,54 @@ class OpenEndpoint {
   GDX_DEVICE Status reserve_blocks(std::uint32_t blocks) {
     return has_room(blocks) ? Status::kOk : wait_blocks(blocks);
   }
+  // Takes blocks for which there is room. Returns the first; it is free.
+  GDX_DEVICE std::uint32_t take_blocks(std::uint32_t /*blocks*/) const { return producer_; }
+  static constexpr bool owns_blocks(std::uint32_t /*first*/, std::uint32_t /*blocks*/) { return true; }
+  GDX_DEVICE static Status wait_owned(std::uint32_t /*first*/, std::uint32_t /*blocks*/) {
+    return Status::kOk;
+  }
   GDX_DEVICE std::uint32_t queue_pair_word() const { return queue_pair_word_; }
-  // Returns the k-th block of the WQE under construction.
-  GDX_DEVICE std::byte* block(std::uint32_t k) const { return block_at(producer_ + k); }
   GDX_DEVICE std::byte* block_at(std::uint32_t index) const {  // all threads
     return handle_.send_queue[index & block_mask_].bytes;
   }
-  GDX_DEVICE std::uint32_t wqe_index() const { return producer_; }
   // Completion and fence bits of the WQE under construction.
   GDX_DEVICE std::uint32_t wqe_flags() const { return mlx5::kCompletionAlways | fence_; }
-  // Adds the WQE of `blocks` blocks at wqe_index() to the queue.
+  // Adds the WQE of `blocks` blocks that was stored to the queue.
   GDX_DEVICE void commit(std::uint32_t blocks) {
     producer_ += blocks;
     tail_blocks_ = blocks - 1;
     fence_ = 0;
   }
-  // Adds `count` WQEs of one block each to the queue.
-  GDX_DEVICE void commit_many(std::uint32_t count) {
-    commit(count);
-    tail_blocks_ = 0;
+  // Publishes the committed WQEs, of which `newest` are the last, or leaves that to a later doorbell.
+  // `Payload` is the memory in which this kernel stored their payload. NIC memory and host memory need a
+  // wider release than a queue in GPU memory.
+  template <Placement Payload, std::uint32_t Count>
+  GDX_DEVICE Status publish(std::uint32_t /*first*/, std::uint32_t /*blocks*/, const Newest<Count>& newest,
+                            Doorbell doorbell) {
+    publish_newest<Payload>(newest, Count, doorbell);
+    return Status::kOk;
   }
-  // Publishes all committed WQEs. `Payload` is the memory in which this kernel stored their payload. NIC
-  // memory and host memory need a wider release than a queue in GPU memory.
-  template <Placement Payload = P>
-  GDX_DEVICE void ring(std::uint64_t doorbell_value) {
-    ring_at<Payload>(next_doorbell(), doorbell_value);
+  // The same of `count` WQEs of one block each that have no doorbell yet.
+  template <Placement Payload, std::uint32_t Count>
+  GDX_DEVICE void publish_newest(const Newest<Count>& newest, std::uint32_t count, Doorbell doorbell) {
+    if (doorbell == Doorbell::kRing) return ring_with<Payload>(newest, count);
+    // The later doorbell may come at the scope that the queue alone needs.
+    if constexpr (Payload != P) unreleased_ = true;
+  }
+  // All threads of a warp: takes blocks for its lanes; publishes what they have stored, a WQE in each block.
+  GDX_DEVICE Status take_for_lanes(std::uint32_t /*blocks*/, std::uint32_t* first) const {
+    *first = exec::shuffle<S>(producer_);
+    return Status::kOk;
+  }
+  GDX_DEVICE Status publish_lanes(std::uint32_t /*first*/, std::uint32_t blocks, std::uint64_t doorbell_value,
+                                  Doorbell doorbell) {
+    if (!is_leader()) return Status::kOk;
+    commit(blocks);
+    tail_blocks_ = 0;
+    if (doorbell == Doorbell::kRing) ring_at<P>(next_doorbell(), doorbell_value);
+    return Status::kOk;
   }
   GDX_DEVICE bool has_blueflame() const { return stores_copies<S>() && blueflame_; }
-  // Publishes as ring() does. The caller's `count` newest WQEs have one block each, and `wqe` is the newest.
-  // A BlueFlame register takes each of them with a doorbell of its own, so the NIC need not fetch it. After
-  // earlier deferred WQEs one plain doorbell covers all, because their callers requested that. A thread rings
-  // plainly.
-  template <Placement Payload = P>
-  GDX_DEVICE void ring_with(const impl::Wqe& wqe, std::uint32_t count = 1) {
-    if (!has_blueflame()) [[likely]]
-      return ring_at<Payload>(handle_.doorbell, impl::doorbell_value(wqe.at[0]));
-    if (count != 1 || producer_ - rung_ != 1) return ring_together(count);
-    start_blueflame<Payload>();
-    if constexpr (stores_copies<S>()) exec::store_blueflame<S>(next_doorbell(), wqe.at);
-  }
-  // Publishes as ring_with() for one WQE does. `first` and `second` are the two newest WQEs.
-  template <Placement Payload = P>
-  GDX_DEVICE void ring_with(const impl::Wqe& first, const impl::Wqe& second, std::uint32_t count) {
-    if (!has_blueflame()) [[likely]]
-      return ring_at<Payload>(handle_.doorbell, impl::doorbell_value(second.at[0]));
-    if (count != 2 || producer_ - rung_ != 2) return ring_together(count);
-    start_blueflame<Payload>();
-    if constexpr (stores_copies<S>()) {
-      exec::store_blueflame<S>(next_doorbell(), first.at);
-      exec::store_blueflame<S>(next_doorbell(), second.at);
-    }
-  }
   // Publishes the `count` newest WQEs of one block each, read back from the ring.
   GDX_DEVICE void ring_together(std::uint32_t count) {
     const std::uint32_t copies = has_blueflame() && producer_ - rung_ == count ? count : 0;
@@ -117,9 +126,6 @@ class OpenEndpoint {
   GDX_DEVICE void ring_if_deferred() {
     if (rung_ != producer_) ring_together(0);
   }
-  // Leaves the release of the newest WQE's payload, in memory of the NIC or the host, to the next doorbell.
-  // One release of the leader covers all of it, because each call gathers the stores of its scope.
-  GDX_DEVICE void release_with_doorbell() { unreleased_ = true; }
   // Excludes `blocks` WQEBBs from the message count, which otherwise counts each WQEBB as a message.
   GDX_DEVICE void count_no_message(std::uint32_t blocks) { other_blocks_ += blocks; }
 
@@ -169,6 +175,21 @@ class OpenEndpoint {
     exec::store_release<kObserver<Payload>>(handle_.send_record, impl::record_value(producer_));
     exec::ring<kObserver<Payload>>(doorbell, doorbell_value);
     note_ring();
+  }
+  // Rings for `count` WQEs, of which `newest` are the last. A BlueFlame register takes each of them with a
+  // doorbell of its own, so the NIC need not fetch it. After earlier deferred WQEs one plain doorbell covers
+  // all, because their callers requested that. A thread rings plainly.
+  template <Placement Payload, std::uint32_t Count>
+  GDX_DEVICE void ring_with(const Newest<Count>& newest, std::uint32_t count) {
+    if (!has_blueflame()) [[likely]]
+      return ring_at<Payload>(handle_.doorbell, newest.doorbell_value());
+    if (!newest.fits_blueflame()) return ring_at<Payload>(next_doorbell(), newest.doorbell_value());
+    if (count != Count || producer_ - rung_ != Count) return ring_together(count);
+    start_blueflame<Payload>();
+    if constexpr (stores_copies<S>()) {
+      exec::store_blueflame<S>(next_doorbell(), newest.at[0].at);
+      if constexpr (Count == 2) exec::store_blueflame<S>(next_doorbell(), newest.at[1].at);
+    }
   }
   // Publishes all WQEs in the record before the first BlueFlame write. A torn copy makes the NIC read the
   // ring. None of the WQEs is deferred.

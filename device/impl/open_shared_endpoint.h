@@ -1,6 +1,7 @@
-// The state of a shared endpoint that a thread has open, for device/shared_endpoint.h. Posting takes one
-// reservation (an atomic add), the WQE's stores, and one publication. Threads publish in the order of their
-// reservations, for themselves or for those behind them. Source: docs/device.md, "Shared endpoints".
+// The state of a shared endpoint that a scope has open, for device/endpoint.h: the queue of impl/post.h on
+// which any scopes post at once. A post takes one reservation (an atomic add), the WQEs' stores, and one
+// publication. Threads publish in the order of their reservations, for themselves or for those behind them.
+// Functions are for the leader unless marked "all threads". Source: docs/device.md, "Shared endpoints".
 //
 //   thread 1: reserve [0, 1)   store            publish 1
 //   thread 2: reserve [1, 3)   store   wait its turn ----> publish 4, thread 3's too
@@ -12,21 +13,50 @@
 #include "device/exec/exec.h"
 #include "device/impl/shared_credits.h"
 #include "device/impl/shared_wait.h"
+#include "device/impl/signal.h"
 #include "device/impl/wqe.h"
 #include "device/options.h"
 #include "proto/gpu/memory.h"
+#include "proto/gpu/mode_table.h"
 #include "proto/gpu/queue.h"
 #include "proto/status.h"
 
 namespace gdx::device::impl {
 
-template <Placement P>
+// Treatment of the endpoint's credits by a post that meets the endpoint's failure. It gives them back, though
+// it had none, because there may be no other call. A caller with a slot of its own abandons that first.
+enum class OnFailure { kGiveBack, kReturn };
+
+// Slow paths of a post.
+template <OnFailure F>
+GDX_OUT_OF_LINE Status wait_shared_blocks(QueueState* state, std::uint32_t goal) {
+  const Status status = wait_shared_room(state, goal);
+  return F == OnFailure::kReturn || status == Status::kOk ? status : give_back_shared(state);
+}
+template <Placement Observed, OnFailure F>
+GDX_OUT_OF_LINE Status publish_shared_late(QueueState* state, std::uint32_t first, std::uint32_t end,
+                                           std::uint64_t doorbell_value) {
+  const Status status = publish_late<Observed>(state, first, end, doorbell_value);
+  return F == OnFailure::kReturn || status == Status::kOk ? status : give_back_shared(state);
+}
+
+template <Scope S, Placement P>
 class OpenSharedEndpoint {
  public:
+  static constexpr Sharing kSharing = Sharing::kShared;
+  static constexpr Scope kScope = S;
+  static constexpr Placement kPlacement = P;
   // A warp posts up to 32 blocks at once, and a put with its signal two.
   static constexpr std::uint32_t kMinLogSendQueue = 6;
+  // Bytes of one inline WQE, because all WQEs have one block, and WQEs under one doorbell.
+  static constexpr std::uint32_t kInlineBytes = kShortInlineBytes;
+  static constexpr std::uint32_t kInlineAtOnce = 16;
+  // A put of no bytes before a signal is the signal alone, because its length is compared before anything is
+  // taken.
+  static constexpr bool kSendsEmpty = false;
+  static_assert(kSharedInlineBytes == kInlineBytes);
 
-  // The comments of device::SharedEndpoint describe this and status().
+  // All threads. The comments of device::SharedEndpoint describe this and the next three.
   GDX_DEVICE explicit OpenSharedEndpoint(const EndpointHandle& handle)
       : handle_(handle),
         queue_pair_word_(impl::queue_pair_word(handle.qpn)),
@@ -42,7 +72,8 @@ class OpenSharedEndpoint {
       exec::watch_endpoint(handle);
     }
   }
-  // Opens the endpoint of a team's record, which the host has checked and connected before it wrote the way.
+  // All threads: opens the endpoint of a team's record, which the host has checked and connected before it
+  // wrote the way.
   GDX_DEVICE OpenSharedEndpoint(const EndpointHandle& handle, std::uint32_t queue_pair_word,
                                 std::uint32_t block_mask)
       : handle_(handle), queue_pair_word_(queue_pair_word), block_mask_(block_mask) {
@@ -50,129 +81,90 @@ class OpenSharedEndpoint {
   }
   OpenSharedEndpoint(const OpenSharedEndpoint&) = delete;
   OpenSharedEndpoint& operator=(const OpenSharedEndpoint&) = delete;
-
   GDX_DEVICE Status status() const { return status_; }
   GDX_DEVICE const EndpointHandle& handle() const { return handle_; }
+  GDX_DEVICE bool is_leader() const { return exec::thread_rank<S>() == 0; }
 
-  // Reserves `blocks` blocks. Returns the first, which may not be free yet.
+  // Steps of what only an exclusive queue keeps: deadlines of calls, failures, deferred doorbells, counts of
+  // messages.
+  GDX_DEVICE void start_call() const {}
+  GDX_DEVICE void latch_status(Status /*status*/) const {}
+  GDX_DEVICE void ring_if_deferred() const {}
+  GDX_DEVICE void commit(std::uint32_t /*blocks*/) const {}
+  GDX_DEVICE void count_no_message(std::uint32_t /*blocks*/) const {}
+
+  // Returns whether blocks may be taken, that is, whether the endpoint is open; waits for nothing.
+  GDX_DEVICE bool has_room(std::uint32_t /*blocks*/) const { return status_ == Status::kOk; }
+  GDX_DEVICE Status wait_blocks(std::uint32_t /*blocks*/) const { return status_; }
+  GDX_DEVICE Status reserve_blocks(std::uint32_t /*blocks*/) const { return status_; }
+  // Takes `blocks` blocks. Returns the first, which may not be free yet.
   GDX_DEVICE std::uint32_t take_blocks(std::uint32_t blocks) const {
     return exec::fetch_add(&handle_.state->shared.reserved, blocks);
   }
-  // Returns whether the blocks before `end` are free.
-  GDX_DEVICE bool has_room(std::uint32_t end) const {
-    return end - exec::load_counter(&handle_.state->shared.completed) <= block_mask_ + 1;
+  // Returns whether the blocks taken from `first` on are free, or waits until they are.
+  GDX_DEVICE bool owns_blocks(std::uint32_t first, std::uint32_t blocks) const {
+    return first + blocks - exec::load_counter(&handle_.state->shared.completed) <= block_mask_ + 1;
   }
-  GDX_DEVICE std::uint32_t room_goal(std::uint32_t end) const { return end - (block_mask_ + 1); }
-  // Reserves `blocks` blocks from `first` on, and waits until they are free.
-  GDX_DEVICE Status reserve(std::uint32_t blocks, std::uint32_t* first) {
-    *first = take_blocks(blocks);
-    const std::uint32_t end = *first + blocks;
-    return has_room(end) ? Status::kOk : impl::wait_shared_room(handle_.state, room_goal(end));
+  template <OnFailure F = OnFailure::kGiveBack>
+  GDX_DEVICE Status wait_owned(std::uint32_t first, std::uint32_t blocks) const {
+    return impl::wait_shared_blocks<F>(handle_.state, first + blocks - (block_mask_ + 1));
+  }
+
+  GDX_DEVICE std::uint32_t queue_pair_word() const { return queue_pair_word_; }
+  GDX_DEVICE std::uint32_t wqe_flags() const { return mlx5::kCompletionAlways; }
+  GDX_DEVICE std::byte* block_at(std::uint32_t index) const {  // all threads
+    return handle_.send_queue[index & block_mask_].bytes;
+  }
+
+  // Adds the `blocks` blocks from `first` on to the queue, in turn, and rings. `Observed` is the memory that
+  // the NIC reads, payload included.
+  template <Placement Observed, OnFailure F = OnFailure::kGiveBack, std::uint32_t Count>
+  GDX_DEVICE Status publish(std::uint32_t first, std::uint32_t blocks, const Newest<Count>& newest,
+                            Doorbell /*doorbell*/) const {
+    return publish_to<Observed, F>(first, first + blocks, newest.doorbell_value());
+  }
+
+  // All threads of a warp: takes blocks for its lanes; publishes what they have stored.
+  GDX_DEVICE Status take_for_lanes(std::uint32_t blocks, std::uint32_t* first) const {
+    Status status = Status::kOk;
+    if (is_leader()) {
+      *first = take_blocks(blocks);
+      if (!owns_blocks(*first, blocks)) status = wait_owned(*first, blocks);
+    }
+    status = agreed<S>(status);
+    if (status == Status::kOk) *first = exec::broadcast<S>(*first);
+    return status;
+  }
+  GDX_DEVICE Status publish_lanes(std::uint32_t first, std::uint32_t blocks, std::uint64_t doorbell_value,
+                                  Doorbell /*doorbell*/) const {
+    Status status = Status::kOk;
+    if (is_leader()) status = publish_to<P, OnFailure::kGiveBack>(first, first + blocks, doorbell_value);
+    return agreed<S>(status);
+  }
+
+  // Takes a credit of `Pool` (impl/pools.h). Requests `slots_wanted` slots when none is free, and helps
+  // others meanwhile.
+  template <typename Pool, typename Help>
+  GDX_DEVICE impl::TakenCredit take_credit(std::uint64_t slots_wanted, Help help) const {
+    const impl::TakenCredit credit = impl::try_take_credit(Pool::credits(*handle_.state));
+    if (credit.status == Status::kOk) return credit;
+    return impl::wait_shared_credit<Pool>(handle_.state, slots_wanted, help);
+  }
+
+ private:
+  template <Placement Observed, OnFailure F>
+  GDX_DEVICE Status publish_to(std::uint32_t first, std::uint32_t end, std::uint64_t doorbell_value) const {
+    QueueState& state = *handle_.state;
+    if (!is_next_and_last(first, end))
+      return impl::publish_shared_late<Observed, F>(&state, first, end, doorbell_value);
+    impl::publish_in_turn<Observed>(handle_, state, end, doorbell_value);
+    return Status::kOk;
   }
   // Returns whether the post [first, end) has its turn, and none is behind it. Both loads wait at once.
   GDX_DEVICE bool is_next_and_last(std::uint32_t first, std::uint32_t end) const {
     const SharedState& shared = handle_.state->shared;
     const std::uint32_t reserved = exec::load_flag(&shared.reserved);
     return ((exec::load_counter(&shared.published) ^ first) | (reserved ^ end)) == 0;
-  }
-  GDX_DEVICE std::byte* block_at(std::uint32_t index) const {
-    return handle_.send_queue[index & block_mask_].bytes;
-  }
-  // Adds the blocks [first, end) to the queue, in turn, and rings. `Observed` is the memory that the NIC
-  // reads, payload included.
-  template <Placement Observed = P>
-  GDX_DEVICE Status publish(std::uint32_t first, std::uint32_t end, std::uint64_t doorbell_value) {
-    QueueState& state = *handle_.state;
-    if (!is_next_and_last(first, end))
-      return impl::publish_late<Observed>(&state, first, end, doorbell_value);
-    impl::publish_in_turn<Observed>(handle_, state, end, doorbell_value);
-    return Status::kOk;
-  }
-  // Takes a credit of `Pool` (impl/shared_credits.h). Requests `slots_wanted` slots when none is free, and
-  // helps others meanwhile.
-  template <typename Pool, typename Help>
-  GDX_DEVICE impl::TakenCredit take_credit(std::uint64_t slots_wanted, Help help) {
-    const impl::TakenCredit credit = impl::try_take_credit(Pool::credits(*handle_.state));
-    if (credit.status == Status::kOk) return credit;
-    return impl::wait_shared_credit<Pool>(handle_.state, slots_wanted, help);
-  }
-
-  // Returns the doorbell value of a gdx_put at `index`.
-  GDX_DEVICE std::uint64_t write_doorbell(std::uint32_t index) const {
-    return impl::doorbell_value(control_at(index, mlx5::WqeOpcode::kRdmaWrite, 3, 0));
-  }
-  // Functions that store one WQE at `index` and return its doorbell value.
-  GDX_DEVICE std::uint64_t store_transfer(std::uint32_t index, mlx5::WqeOpcode opcode,
-                                          const RemoteMemory& remote, const LocalMemory& local,
-                                          std::uint32_t bytes) const {
-    const exec::Segment control = control_at(index, opcode, 3, 0);
-    store_head(index, control, remote);
-    exec::store_segment<32>(
-        block_at(index),
-        impl::data_segment(bytes, local.lkey, reinterpret_cast<std::uint64_t>(local.address)));
-    return impl::doorbell_value(control);
-  }
-  GDX_DEVICE std::uint64_t store_value(std::uint32_t index, const RemoteMemory& remote, std::uint64_t value,
-                                       std::uint32_t bytes, std::uint32_t fence) const {
-    const exec::Segment control = control_at(index, mlx5::WqeOpcode::kRdmaWrite, 3, fence);
-    store_head(index, control, remote);
-    exec::store_segment<32>(block_at(index), impl::inline_value_segment(value, bytes));
-    return impl::doorbell_value(control);
-  }
-  GDX_DEVICE std::uint64_t store_wide_value(std::uint32_t index, const RemoteMemory& remote,
-                                            const impl::ValueBits& bits, std::uint32_t fence) const {
-    const exec::Segment control = control_at(index, mlx5::WqeOpcode::kRdmaWrite, 4, fence);
-    exec::Segment data[2];
-    impl::wide_value_segments(bits, data[0], data[1]);
-    store_head(index, control, remote);
-    exec::store_segment<32>(block_at(index), data[0]);
-    exec::store_segment<48>(block_at(index), data[1]);
-    return impl::doorbell_value(control);
-  }
-  // `bytes` <= kShortInlineBytes.
-  GDX_DEVICE std::uint64_t store_inline(std::uint32_t index, const RemoteMemory& remote,
-                                        const std::byte* from, std::uint32_t bytes) const {
-    const impl::InlineData data(from, bytes);
-    const std::uint32_t segments = impl::inline_segments(bytes);
-    const exec::Segment control = control_at(index, mlx5::WqeOpcode::kRdmaWrite, segments, 0);
-    store_head(index, control, remote);
-    exec::store_segment<32>(block_at(index), data.at[0]);
-    if (segments > 3) exec::store_segment<48>(block_at(index), data.at[1]);
-    return impl::doorbell_value(control);
-  }
-  // An RDMA WRITE of no bytes, which only a live peer acknowledges.
-  GDX_DEVICE std::uint64_t store_probe(std::uint32_t index) const {
-    const exec::Segment control = control_at(index, mlx5::WqeOpcode::kRdmaWrite, 2, 0);
-    store_head(index, control, RemoteMemory{});
-    return impl::doorbell_value(control);
-  }
-  GDX_DEVICE std::uint64_t store_atomic(std::uint32_t index, mlx5::WqeOpcode opcode,
-                                        const RemoteMemory& remote, std::uint64_t swap_or_add,
-                                        std::uint64_t compare, const void* result, Be32 lkey,
-                                        std::uint32_t fence) const {
-    const exec::Segment control = control_at(index, opcode, 4, fence);
-    store_head(index, control, remote);
-    exec::store_segment<32>(block_at(index), impl::atomic_segment(swap_or_add, compare));
-    exec::store_segment<48>(block_at(index),
-                            impl::data_segment(8, lkey, reinterpret_cast<std::uint64_t>(result)));
-    return impl::doorbell_value(control);
-  }
-  GDX_DEVICE std::uint64_t store_signal(std::uint32_t index, const RemoteMemory& word, std::uint64_t value,
-                                        SignalOp op) const {
-    if (op == SignalOp::kSet) return store_value(index, word, value, 8, handle_.signal_fence);
-    return store_atomic(index, mlx5::WqeOpcode::kAtomicFetchAdd, word, value, 0, handle_.scratch,
-                        handle_.scratch_lkey, handle_.signal_fence);
-  }
-
- private:
-  GDX_DEVICE exec::Segment control_at(std::uint32_t index, mlx5::WqeOpcode opcode, std::uint32_t segments,
-                                      std::uint32_t fence) const {
-    return impl::control_segment(opcode, index, queue_pair_word_, segments, mlx5::kCompletionAlways | fence);
-  }
-  GDX_DEVICE void store_head(std::uint32_t index, const exec::Segment& control,
-                             const RemoteMemory& remote) const {
-    exec::store_segment(block_at(index), control);
-    exec::store_segment<16>(block_at(index), impl::address_segment(remote.address, remote.rkey));
   }
 
   const EndpointHandle& handle_;

@@ -1,17 +1,21 @@
 // Memory in which a put stages payload: of the NIC or of the host. One put works on either, because both are
-// slots under credits. They differ in the place of an open endpoint's credits. Functions follow Credits.
+// slots under credits. Of an exclusive endpoint they differ in the place of the credits, and functions follow
+// Credits. A shared endpoint has credits() and books() of either in its QueueState (impl/shared_credits.h).
 #pragma once
 
 #include <cstdint>
 
-#include "device/impl/open_endpoint.h"
-#include "device/options.h"
+#include "device/impl/wait.h"
+#include "proto/gpu/queue.h"
+#include "proto/gpu/staging.h"
 
 namespace gdx::device::impl {
 
 // NIC memory. Its credits are in the registers of all threads, because small slots are taken often.
 struct NicPool {
   GDX_DEVICE static const StagingHandle& of(const EndpointHandle& handle) { return handle.staging; }
+  GDX_DEVICE static SharedCredits& credits(QueueState& state) { return state.shared.staging; }
+  GDX_DEVICE static StagingState& books(QueueState& state) { return state.staging; }
   template <typename Ep>
   GDX_DEVICE static bool available(Ep& endpoint) {
     return endpoint.credits().available();
@@ -46,6 +50,8 @@ struct NicPool {
 // Only the leader changes them, while the scope waits for it.
 struct HostPool {
   GDX_DEVICE static const StagingHandle& of(const EndpointHandle& handle) { return handle.bounce; }
+  GDX_DEVICE static SharedCredits& credits(QueueState& state) { return state.shared.bounce; }
+  GDX_DEVICE static StagingState& books(QueueState& state) { return state.bounce; }
   template <typename Ep>
   GDX_DEVICE static bool available(Ep& endpoint) {
     const StagingState& credits = endpoint.handle().state->bounce;
@@ -82,32 +88,6 @@ struct HostPool {
   GDX_DEVICE static HeldSlot& next(const EndpointHandle& handle, std::uint32_t behind) {
     return handle.bounce.held[(handle.state->bounce.filled + behind) & (handle.bounce.slot_count - 1)];
   }
-};
-
-// Fills a slot. All threads call store(). The leader calls wait() before the slot's number is published.
-// After wait() a release of the leader covers the stores of all threads. A slot is a multiple of 16 B, so
-// stores beyond the message stay within it.
-template <Copy C, Scope S>
-class SlotWriter {
- public:
-  GDX_DEVICE void store(std::byte* slot, const std::byte* from, std::uint32_t bytes) {
-    exec::fill_slot<S>(slot, from, bytes);
-  }
-  GDX_DEVICE void wait() {}
-};
-template <Scope S>
-class SlotWriter<Copy::kBulk, S> {
-  static_assert(S == Scope::kBlock,
-                "bulk stores are a block's: a warp's endpoint in a block of one warp does as well");
-
- public:
-  GDX_DEVICE void store(std::byte* slot, const std::byte* from, std::uint32_t bytes) {
-    stores_.store(slot, from, bytes);
-  }
-  GDX_DEVICE void wait() { stores_.wait(); }
-
- private:
-  exec::BulkStores stores_;
 };
 
 }  // namespace gdx::device::impl

@@ -1,11 +1,19 @@
-// The posting path: one WQE into the ring, then the doorbell. All threads of the scope call
-// decide_by_leader(), by_leader(), post_blocks(), post_one() and transfer_nothing(), which gather. The leader
-// alone calls the rest.
+// The posting path, written once for both queues: WQEs into the ring, then record and doorbell.
+// A queue is an OpenEndpoint, which one scope owns, or an OpenSharedEndpoint, on which any scopes post at
+// once. A post has three steps, which the leader of the scope takes:
+//
+//   reserve   has_room(), wait_blocks(); take_blocks(), owns_blocks(), wait_owned()
+//   store     block_at(), store_wqe()
+//   publish   publish()
+//
+// An exclusive queue waits before it takes blocks. A shared one takes them by an atomic add, and may wait
+// behind that.
 #pragma once
 
 #include <cstdint>
 
 #include "device/impl/open_endpoint.h"
+#include "device/impl/open_shared_endpoint.h"
 #include "device/impl/signal.h"
 
 namespace gdx::device::impl {
@@ -20,223 +28,197 @@ static_assert(sizeof(Status) == 4);
 
 // Runs `decide` in the leader once the whole scope has arrived, and returns the Decision in every thread. The
 // barrier orders stores of the other threads, such as payload, before what the leader publishes.
-template <Scope S, Placement P, typename Decide>
-GDX_DEVICE Decision decide_by_leader(OpenEndpoint<S, P>& endpoint, Decide decide) {
+template <typename Queue, typename Decide>
+GDX_DEVICE Decision decide_by_leader(Queue& queue, Decide decide) {
+  constexpr Scope S = Queue::kScope;
   if constexpr (S == Scope::kThread) return decide();
   exec::gather<S>();
   std::uint32_t word = 0;
-  if (endpoint.is_leader()) {
+  if (queue.is_leader()) {
     const Decision mine = decide();
     word = static_cast<std::uint32_t>(mine.status) << 16 | mine.value;
   }
   word = exec::broadcast<S>(word);
   const auto status = static_cast<Status>(word >> 16);
-  if (status != Status::kOk) endpoint.latch_status(status);
+  if (status != Status::kOk) queue.latch_status(status);
   return {status, word & Decision::kMaxValue};
 }
 
-// The same of a Status alone.
-template <Scope S, Placement P, typename Post>
-GDX_DEVICE Status by_leader(OpenEndpoint<S, P>& endpoint, Post post) {
+// Makes `call` in the leader of the scope once all have arrived. Returns its Status in every thread.
+template <Scope S, typename Call>
+GDX_DEVICE Status scope_by_leader(Call call) {
   exec::gather<S>();
   std::uint32_t status = 0;
-  if (endpoint.is_leader()) status = static_cast<std::uint32_t>(post());
-  const auto decided = static_cast<Status>(exec::broadcast<S>(status));
-  if (S != Scope::kThread && decided != Status::kOk) endpoint.latch_status(decided);
+  if (exec::thread_rank<S>() == 0) status = static_cast<std::uint32_t>(call());
+  return static_cast<Status>(exec::broadcast<S>(status));
+}
+// The same on a queue, which keeps the failure.
+template <typename Queue, typename Call>
+GDX_DEVICE Status by_leader(Queue& queue, Call call) {
+  exec::gather<Queue::kScope>();
+  std::uint32_t status = 0;
+  if (queue.is_leader()) status = static_cast<std::uint32_t>(call());
+  const auto decided = static_cast<Status>(exec::broadcast<Queue::kScope>(status));
+  if (Queue::kScope != Scope::kThread && decided != Status::kOk) queue.latch_status(decided);
   return decided;
 }
 
-// Runs `build`, which posts `blocks` WQEBBs, once there is room for them.
-template <Scope S, Placement P, typename Build>
-GDX_DEVICE Status post_blocks(OpenEndpoint<S, P>& endpoint, std::uint32_t blocks, Build build) {
-  return by_leader(endpoint, [&] {
-    if (!endpoint.has_room(blocks)) {
-      const Status status = endpoint.wait_blocks(blocks);
-      if (status != Status::kOk) return status;
-    }
-    build();
-    return Status::kOk;
-  });
-}
-
-// Stores `wqe` as the queue's next one-block WQE.
-template <Scope S, Placement P>
-GDX_DEVICE void store_wqe(OpenEndpoint<S, P>& endpoint, const Wqe& wqe) {
-  std::byte* const block = endpoint.block(0);
+// Stores a WQE of one block at `index`.
+template <typename Queue>
+GDX_DEVICE Newest<1> store_wqe(Queue& queue, std::uint32_t index, const Wqe& wqe) {
+  std::byte* const block = queue.block_at(index);
   exec::store_segment(block, wqe.at[0]);
   exec::store_segment<16>(block, wqe.at[1]);
   if (wqe.segments > 2) exec::store_segment<32>(block, wqe.at[2]);
   if (wqe.segments > 3) exec::store_segment<48>(block, wqe.at[3]);
-  endpoint.commit(1);
+  queue.commit(1);
+  return {{wqe}};
 }
 
-// Stores `wqe` and rings, unless `doorbell` defers. `Payload` is the memory in which this kernel stored the
-// payload. It widens the release where the queue alone needs less.
-template <Placement Payload, Scope S, Placement P>
-GDX_DEVICE void post_wqe(OpenEndpoint<S, P>& endpoint, const Wqe& wqe, Doorbell doorbell) {
-  store_wqe(endpoint, wqe);
-  if (doorbell == Doorbell::kRing) endpoint.template ring_with<Payload>(wqe);
+// Posts `blocks` WQEBBs, for which has_room() held or wait_blocks() succeeded. `store(first)` stores their
+// WQEs and returns the newest. `Payload` is the memory in which this kernel stored their payload. A status is
+// compared only in its slow branch, because a GPU's compiler does not thread jumps.
+template <Placement Payload, typename Queue, typename Store>
+GDX_DEVICE Status post_in_room(Queue& queue, std::uint32_t blocks, Doorbell doorbell, Store store) {
+  const std::uint32_t first = queue.take_blocks(blocks);
+  if (!queue.owns_blocks(first, blocks)) {
+    const Status status = queue.wait_owned(first, blocks);
+    if (status != Status::kOk) return status;
+  }
+  return queue.template publish<Payload>(first, blocks, store(first), doorbell);
+}
+template <Placement Payload, typename Queue, typename Store>
+GDX_DEVICE Status post(Queue& queue, std::uint32_t blocks, Doorbell doorbell, Store store) {
+  if (!queue.has_room(blocks)) {
+    const Status status = queue.wait_blocks(blocks);
+    if (status != Status::kOk) return status;
+  }
+  return post_in_room<Payload>(queue, blocks, doorbell, store);
 }
 
-// Posts one user operation of one WQE, `build()`.
-template <Scope S, Placement P, typename Build>
-GDX_DEVICE Status post_one(OpenEndpoint<S, P>& endpoint, Doorbell doorbell, Build build) {
-  return post_blocks(endpoint, 1, [&] { post_wqe<P>(endpoint, build(), doorbell); });
+// Posts one user operation of one WQE, `build(index)`, for all threads of the scope.
+template <typename Queue, typename Build>
+GDX_DEVICE Status post_one(Queue& queue, Doorbell doorbell, Build build) {
+  return by_leader(queue, [&] {
+    return post<Queue::kPlacement>(
+        queue, 1, doorbell, [&](std::uint32_t index) { return store_wqe(queue, index, build(index)); });
+  });
 }
 
-// Returns the control segment of the WQE under construction.
-template <Scope S, Placement P>
-GDX_DEVICE Segment next_control(const OpenEndpoint<S, P>& endpoint, mlx5::WqeOpcode opcode,
-                                std::uint32_t segments, std::uint32_t fence = 0) {
-  return control_segment(opcode, endpoint.wqe_index(), endpoint.queue_pair_word(), segments,
-                         endpoint.wqe_flags() | fence);
+// Returns the control segment of the WQE at `index`.
+template <typename Queue>
+GDX_DEVICE Segment control_at(const Queue& queue, std::uint32_t index, mlx5::WqeOpcode opcode,
+                              std::uint32_t segments, std::uint32_t fence = 0) {
+  return control_segment(opcode, index, queue.queue_pair_word(), segments, queue.wqe_flags() | fence);
 }
 
-// Builds an RDMA WRITE or READ of [address, address + bytes) under `lkey`.
-template <Scope S, Placement P>
-GDX_DEVICE Wqe transfer_wqe(const OpenEndpoint<S, P>& endpoint, mlx5::WqeOpcode opcode,
-                            const RemoteMemory& remote, std::uint64_t address, Be32 lkey,
-                            std::uint32_t bytes) {
-  return {{next_control(endpoint, opcode, 3),
+// Builds an RDMA WRITE or READ of the first `bytes` of `local`. Without bytes it has no data segment.
+template <typename Queue>
+GDX_DEVICE Wqe transfer_wqe(const Queue& queue, std::uint32_t index, mlx5::WqeOpcode opcode,
+                            const RemoteMemory& remote, const LocalMemory& local, std::uint32_t bytes,
+                            std::uint32_t segments = 3) {
+  return {{control_at(queue, index, opcode, segments),
            address_segment(remote.address, remote.rkey),
-           data_segment(bytes, lkey, address),
+           data_segment(bytes, local.lkey, reinterpret_cast<std::uint64_t>(local.address)),
            {}},
           3};
 }
 
-// Builds an RDMA WRITE of 16 B that travel in the WQE.
-template <Scope S, Placement P>
-GDX_DEVICE Wqe wide_value_wqe(const OpenEndpoint<S, P>& endpoint, const RemoteMemory& remote,
-                              const ValueBits& bits) {
-  Wqe wqe{
-      {next_control(endpoint, mlx5::WqeOpcode::kRdmaWrite, 4), address_segment(remote.address, remote.rkey)},
-      4};
-  wide_value_segments(bits, wqe.at[2], wqe.at[3]);
-  return wqe;
-}
-
-// Builds an RDMA WRITE of up to 8 B that travel in the WQE.
-template <Scope S, Placement P>
-GDX_DEVICE Wqe value_wqe(const OpenEndpoint<S, P>& endpoint, const RemoteMemory& remote, std::uint64_t value,
-                         std::uint32_t bytes, std::uint32_t fence) {
-  return {{next_control(endpoint, mlx5::WqeOpcode::kRdmaWrite, 3, fence),
+// Builds an RDMA WRITE of a value of `bytes` that travels in the WQE.
+template <typename Queue>
+GDX_DEVICE Wqe value_wqe(const Queue& queue, std::uint32_t index, const RemoteMemory& remote,
+                         std::uint64_t value, std::uint32_t bytes, std::uint32_t fence = 0) {
+  return {{control_at(queue, index, mlx5::WqeOpcode::kRdmaWrite, 3, fence),
            address_segment(remote.address, remote.rkey),
            inline_value_segment(value, bytes),
            {}},
           3};
 }
+template <std::size_t Bytes, typename Queue>
+GDX_DEVICE Wqe value_wqe(const Queue& queue, std::uint32_t index, const RemoteMemory& remote,
+                         const ValueBits& bits, std::uint32_t fence = 0) {
+  if constexpr (Bytes <= 8) return value_wqe(queue, index, remote, bits.low, Bytes, fence);
+  Wqe wqe{{control_at(queue, index, mlx5::WqeOpcode::kRdmaWrite, 4, fence),
+           address_segment(remote.address, remote.rkey)},
+          4};
+  wide_value_segments(bits, wqe.at[2], wqe.at[3]);
+  return wqe;
+}
 
-// Builds a fetch-add or compare-swap on 8 B; the original value lands at [result, result + 8) under `lkey`.
-template <Scope S, Placement P>
-GDX_DEVICE Wqe atomic_wqe(const OpenEndpoint<S, P>& endpoint, mlx5::WqeOpcode opcode,
-                          const RemoteMemory& remote, std::uint64_t swap_or_add, std::uint64_t compare,
-                          std::uint64_t result, Be32 lkey, std::uint32_t fence) {
-  return {{next_control(endpoint, opcode, 4, fence), address_segment(remote.address, remote.rkey),
-           atomic_segment(swap_or_add, compare), data_segment(8, lkey, result)},
+// Operands of an atomic as the WQE has them.
+struct Atomic {
+  mlx5::WqeOpcode opcode;
+  std::uint64_t operand;  // the addend, or the new value
+  std::uint64_t compare;
+};
+
+// Builds an atomic on 8 B. The original value lands at [result, result + 8) under `lkey`.
+template <typename Queue>
+GDX_DEVICE Wqe atomic_wqe(const Queue& queue, std::uint32_t index, const Atomic& atomic,
+                          const RemoteMemory& remote, const void* result, Be32 lkey,
+                          std::uint32_t fence = 0) {
+  return {{control_at(queue, index, atomic.opcode, 4, fence), address_segment(remote.address, remote.rkey),
+           atomic_segment(atomic.operand, atomic.compare),
+           data_segment(8, lkey, reinterpret_cast<std::uint64_t>(result))},
           4};
 }
 
-// Posts a zero-length RDMA WRITE. It touches no memory and needs no key, but only a live peer acknowledges
-// it.
-template <Scope S, Placement P>
-GDX_DEVICE void post_probe(OpenEndpoint<S, P>& endpoint) {
-  const Wqe wqe{{next_control(endpoint, mlx5::WqeOpcode::kRdmaWrite, 2), address_segment(0, 0u), {}, {}}, 2};
-  post_wqe<P>(endpoint, wqe, Doorbell::kRing);
-  endpoint.count_no_message(1);
+template <typename Queue>
+GDX_DEVICE Wqe signal_wqe(const Queue& queue, std::uint32_t index, const Signal& signal) {
+  const EndpointHandle& handle = queue.handle();
+  if (signal.op == SignalOp::kSet)
+    return value_wqe(queue, index, signal.word, signal.value, 8, handle.signal_fence);
+  return atomic_wqe(queue, index, {mlx5::WqeOpcode::kAtomicFetchAdd, signal.value, 0}, signal.word,
+                    handle.scratch, handle.scratch_lkey, handle.signal_fence);
 }
 
-template <Scope S, Placement P>
-GDX_DEVICE Wqe signal_wqe(const OpenEndpoint<S, P>& endpoint, const Signal& signal) {
-  const EndpointHandle& handle = endpoint.handle();
-  if (signal.op == SignalOp::kSet) {
-    return value_wqe(endpoint, signal.word, signal.value, 8, handle.signal_fence);
-  }
-  return atomic_wqe(endpoint, mlx5::WqeOpcode::kAtomicFetchAdd, signal.word, signal.value, 0,
-                    reinterpret_cast<std::uint64_t>(handle.scratch), handle.scratch_lkey,
-                    handle.signal_fence);
+// Posts a zero-length RDMA WRITE, in the leader. It touches no memory and needs no key, but only a live peer
+// acknowledges it.
+template <typename Queue>
+GDX_DEVICE Status post_probe(Queue& queue) {
+  queue.count_no_message(1);
+  return post_in_room<Queue::kPlacement>(queue, 1, Doorbell::kRing, [&](std::uint32_t index) {
+    const Segment control = control_at(queue, index, mlx5::WqeOpcode::kRdmaWrite, 2);
+    return store_wqe(queue, index, {{control, address_segment(0, 0u), {}, {}}, 2});
+  });
 }
 
-// Ends a put of no bytes, in the leader: nothing is sent but the signal. Rings for deferred calls as a put
+// Stores the tail of a put at `index`, behind its last WQE, which is stored already. Returns the newest WQEs.
+template <typename Queue>
+GDX_DEVICE Newest<1> store_tail(Queue& /*queue*/, std::uint32_t /*index*/, const Wqe& last,
+                                const NoSignal& /*none*/) {
+  return {{last}};
+}
+template <typename Queue>
+GDX_DEVICE Newest<2> store_tail(Queue& queue, std::uint32_t index, const Wqe& last, const Signal& signal) {
+  return {{last, store_wqe(queue, index, signal_wqe(queue, index, signal)).at[0]}};
+}
+
+// Returns the doorbell of a put: a signal rings in any case.
+template <typename Tail>
+GDX_DEVICE constexpr Doorbell doorbell_of(Doorbell doorbell) {
+  return Tail::kBlocks == 0 ? doorbell : Doorbell::kRing;
+}
+
+// Makes a put of no bytes, in the leader: nothing is sent but the signal. Rings for deferred calls as a put
 // does.
-template <Scope S, Placement P>
-GDX_DEVICE Status put_nothing(OpenEndpoint<S, P>& endpoint, const NoSignal&, Doorbell doorbell) {
-  if (endpoint.status() == Status::kOk && doorbell == Doorbell::kRing) endpoint.ring_if_deferred();
-  return endpoint.status();
+template <typename Queue>
+GDX_DEVICE Status put_nothing(Queue& queue, const NoSignal& /*none*/, Doorbell doorbell) {
+  if (queue.status() == Status::kOk && doorbell == Doorbell::kRing) queue.ring_if_deferred();
+  return queue.status();
 }
-template <Scope S, Placement P>
-GDX_DEVICE Status put_nothing(OpenEndpoint<S, P>& endpoint, const Signal& signal, Doorbell /*doorbell*/) {
-  const Status status = endpoint.reserve_blocks(1);
+template <typename Queue>
+GDX_DEVICE Status put_nothing(Queue& queue, const Signal& signal, Doorbell /*doorbell*/) {
   // Host scope, as pushes and bounces of more bytes have.
-  if (status == Status::kOk)
-    post_wqe<Placement::kHost>(endpoint, signal_wqe(endpoint, signal), Doorbell::kRing);
-  return status;
+  return post<Placement::kHost>(queue, 1, Doorbell::kRing, [&](std::uint32_t index) {
+    return store_wqe(queue, index, signal_wqe(queue, index, signal));
+  });
 }
 
-// A get or put of no bytes, for all threads of the scope.
-template <Scope S, Placement P>
-GDX_DEVICE Status transfer_nothing(OpenEndpoint<S, P>& endpoint, Doorbell doorbell) {
-  return by_leader(endpoint, [&] { return put_nothing(endpoint, NoSignal{}, doorbell); });
-}
-
-// Ends a put. Its last WQE is `wqe`, of one block, stored already and the newest of `count` without a
-// doorbell.
-template <Placement Payload, Scope S, Placement P>
-GDX_DEVICE void end_put(OpenEndpoint<S, P>& endpoint, const Wqe& wqe, std::uint32_t count, const NoSignal&,
-                        Doorbell doorbell) {
-  if (doorbell == Doorbell::kRing) return endpoint.template ring_with<Payload>(wqe, count);
-  // The later doorbell may come at the scope that the queue alone needs.
-  if constexpr (Payload != P) endpoint.release_with_doorbell();
-}
-template <Placement Payload, Scope S, Placement P>
-GDX_DEVICE void end_put(OpenEndpoint<S, P>& endpoint, const Wqe& wqe, std::uint32_t count,
-                        const Signal& signal, Doorbell /*doorbell*/) {
-  const Wqe second = signal_wqe(endpoint, signal);
-  store_wqe(endpoint, second);
-  endpoint.template ring_with<Payload>(wqe, second, count + 1);
-}
-
-// Builds an RDMA WRITE of `bytes` <= kShortInlineBytes that travel in a WQE of one block.
-template <Scope S, Placement P>
-GDX_DEVICE Wqe short_inline_wqe(const OpenEndpoint<S, P>& endpoint, const RemoteMemory& remote,
-                                const std::byte* from, std::uint32_t bytes) {
-  const InlineData data(from, bytes);
-  const std::uint32_t segments = inline_segments(bytes);
-  return {{next_control(endpoint, mlx5::WqeOpcode::kRdmaWrite, segments),
-           address_segment(remote.address, remote.rkey), data.at[0], data.at[1]},
-          segments};
-}
-
-// Posts an RDMA WRITE of `bytes` <= kMaxInlineBytes in a WQE of one to kMaxInlineBlocks blocks, then `tail`.
-// The caller has reserved the blocks. Only a WQE of one block goes by BlueFlame, because more blocks would be
-// copied once more.
-template <typename Tail, Scope S, Placement P>
-GDX_DEVICE void post_inline(OpenEndpoint<S, P>& endpoint, const RemoteMemory& remote, const std::byte* from,
-                            std::uint32_t bytes, const Tail& tail, Doorbell doorbell) {
-  if (bytes <= kShortInlineBytes) {
-    const Wqe wqe = short_inline_wqe(endpoint, remote, from, bytes);
-    store_wqe(endpoint, wqe);
-    return end_put<P>(endpoint, wqe, 1, tail, doorbell);
-  }
-  constexpr std::uint32_t kBlockBytes = mlx5::kWqeBasicBlockBytes;
-  constexpr std::uint32_t kDataAt = 2 * mlx5::kSegmentBytes + kInlineHeaderBytes;
-  const std::uint32_t segments = inline_segments(bytes);
-  const Segment control = next_control(endpoint, mlx5::WqeOpcode::kRdmaWrite, segments);
-  exec::store_segment(endpoint.block(0), control);
-  exec::store_segment<16>(endpoint.block(0), address_segment(remote.address, remote.rkey));
-  exec::store_word(endpoint.block(0) + 32, byte_swap(mlx5::kInlineFlag | bytes));
-  for (std::uint32_t copied = 0, k = 0, at = kDataAt; copied < bytes; ++k, at = 0) {
-    const std::uint32_t room = kBlockBytes - at;
-    const std::uint32_t n = bytes - copied < room ? bytes - copied : room;
-    exec::copy<Scope::kThread>(endpoint.block(k) + at, from + copied, n);
-    copied += n;
-  }
-  endpoint.commit(blocks_of(segments));
-  endpoint.count_no_message(blocks_of(segments) - 1);
-  if constexpr (Tail::kBlocks != 0) {
-    post_wqe<P>(endpoint, signal_wqe(endpoint, tail), Doorbell::kRing);
-  } else if (doorbell == Doorbell::kRing) {
-    endpoint.template ring<P>(doorbell_value(control));
-  }
+// Makes a get or put of no bytes, for all threads of the scope.
+template <typename Queue>
+GDX_DEVICE Status transfer_nothing(Queue& queue, Doorbell doorbell) {
+  return by_leader(queue, [&] { return put_nothing(queue, NoSignal{}, doorbell); });
 }
 
 }  // namespace gdx::device::impl

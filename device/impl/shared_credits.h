@@ -18,6 +18,7 @@
 #include <cstdint>
 
 #include "device/exec/exec.h"
+#include "device/impl/pools.h"
 #include "device/impl/shared_wait.h"
 #include "proto/gpu/queue.h"
 #include "proto/gpu/staging.h"
@@ -27,18 +28,6 @@ namespace gdx::device::impl {
 
 inline constexpr std::uint32_t kAbandoned = 1u << 30;
 inline constexpr std::uint32_t kSlotNumber = kAbandoned - 1;
-
-// Memory in which a shared endpoint stages: the NIC's, or the host's.
-struct SharedNicPool {
-  GDX_DEVICE static const StagingHandle& of(const EndpointHandle& handle) { return handle.staging; }
-  GDX_DEVICE static SharedCredits& credits(QueueState& state) { return state.shared.staging; }
-  GDX_DEVICE static StagingState& books(QueueState& state) { return state.staging; }
-};
-struct SharedHostPool {
-  GDX_DEVICE static const StagingHandle& of(const EndpointHandle& handle) { return handle.bounce; }
-  GDX_DEVICE static SharedCredits& credits(QueueState& state) { return state.shared.bounce; }
-  GDX_DEVICE static StagingState& books(QueueState& state) { return state.bounce; }
-};
 
 // A credit's position, or the status that denied it.
 struct TakenCredit {
@@ -240,8 +229,8 @@ GDX_DEVICE Status give_back_since(QueueState* state, std::uint64_t began_ns) {
   for (;;) {
     const Status failed = shared_failure(*state);
     const PollResult enough = is_sticky(failed) ? PollResult::kAllBack : PollResult::kSomeOut;
-    const PollResult nic = try_poll_credits<SharedNicPool>(*state, 0);
-    const PollResult host = try_poll_credits<SharedHostPool>(*state, 0);
+    const PollResult nic = try_poll_credits<NicPool>(*state, 0);
+    const PollResult host = try_poll_credits<HostPool>(*state, 0);
     if (nic >= enough && host >= enough) return failed;
     // The lock is free again soon, and an abort does not delay that.
     if (nic == PollResult::kBusy || host == PollResult::kBusy) {
@@ -260,8 +249,8 @@ GDX_OUT_OF_LINE Status give_back_shared(QueueState* state) { return give_back_si
 GDX_OUT_OF_LINE Status flush_shared(QueueState* state, std::uint32_t goal, std::uint64_t began_ns) {
   const Status status = await_completed(*state, goal, began_ns);
   if (status != Status::kOk && shared_failure(*state) != Status::kOk) return give_back_since(state, began_ns);
-  (void)try_poll_credits<SharedNicPool>(*state, 0);
-  (void)try_poll_credits<SharedHostPool>(*state, 0);
+  (void)try_poll_credits<NicPool>(*state, 0);
+  (void)try_poll_credits<HostPool>(*state, 0);
   return status;
 }
 

@@ -1,4 +1,5 @@
 // Signals: the tail of a put, which its last WQE precedes under one doorbell, and the words that waits read.
+// How a scope agrees on a Status.
 #pragma once
 
 #include <cstdint>
@@ -6,6 +7,7 @@
 #include "device/exec/exec.h"
 #include "device/options.h"
 #include "proto/gpu/memory.h"
+#include "proto/status.h"
 
 namespace gdx::device::impl {
 
@@ -19,6 +21,12 @@ struct Signal {
   std::uint64_t value;
   SignalOp op;
 };
+
+// Returns the leader's status in every thread of the scope.
+template <Scope S>
+GDX_DEVICE Status agreed(Status status) {
+  return static_cast<Status>(exec::broadcast<S>(static_cast<std::uint32_t>(status)));
+}
 
 // Returns whether the local signal word compares true. The acquire orders payload sent before that signal.
 GDX_DEVICE bool holds(const std::uint64_t* signal, Compare how, std::uint64_t value) {

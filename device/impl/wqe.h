@@ -20,6 +20,16 @@ struct Wqe {
   std::uint32_t segments;
 };
 
+// The newest WQEs of a post, in the order of the queue. Of a WQE of several blocks only the control segment
+// is here.
+template <std::uint32_t Count>
+struct Newest {
+  Wqe at[Count];
+  GDX_DEVICE std::uint64_t doorbell_value() const;
+  // Returns whether a BlueFlame register takes each of them.
+  GDX_DEVICE bool fits_blueflame() const { return at[0].segments <= 4; }
+};
+
 // Bytes that fit inline behind the control and address segments: of one WQEBB, and of the largest inline WQE.
 inline constexpr std::uint32_t kInlineHeaderBytes = 4;
 inline constexpr std::uint32_t kShortInlineBytes = 28;
@@ -58,6 +68,11 @@ GDX_DEVICE Segment control_segment(mlx5::WqeOpcode opcode, std::uint32_t wqe_ind
 // Returns the first 8 B of a WQE, the value that libmlx5 writes to the doorbell register.
 GDX_DEVICE std::uint64_t doorbell_value(const Segment& control) {
   return exec::join(control.words[0], control.words[1]);
+}
+
+template <std::uint32_t Count>
+GDX_DEVICE std::uint64_t Newest<Count>::doorbell_value() const {
+  return impl::doorbell_value(at[Count - 1].at[0]);
 }
 
 GDX_DEVICE Segment address_segment(std::uint64_t address, Be32 rkey) {

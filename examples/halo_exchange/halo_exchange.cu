@@ -4,7 +4,7 @@
 // odd steps that is all the flow control. It also says that the edge was sent, so none is flushed.
 #include "halo_exchange.h"
 
-#include "device/team/team.h"
+#include "device/team.h"
 
 namespace {
 
@@ -12,6 +12,7 @@ using gdx::Compare;
 using gdx::gdx_put_signal;
 using gdx::gdx_wait;
 using gdx::kWarpThreads;
+using gdx::Mode;
 using gdx::Scope;
 using gdx::SignalOp;
 using gdx::Status;
@@ -35,8 +36,8 @@ __device__ Status exchange(const TeamHandle& team, const Halo& halo, std::uint32
   const float* const received = halo.received + (step % 2 * kSides + side) * kWidth;
 
   for (std::uint32_t i = first; i < length; i += kWarpThreads) sent[i] = cells[edge_cell(side, i, false)];
-  Status status = gdx_put_signal<Scope::kWarp>(team, theirs, sent, length, halo.arrived + (side ^ 1),
-                                               step + 1, SignalOp::kSet, rank);
+  Status status = gdx_put_signal<Mode::kAuto, Scope::kWarp>(
+      team, theirs, sent, length * sizeof(float), halo.arrived + (side ^ 1), step + 1, SignalOp::kSet, rank);
   if (status == Status::kOk)
     status = gdx_wait<Scope::kWarp>(team, halo.arrived + side, Compare::kGreaterEqual, step + 1, rank);
   if (status != Status::kOk) return status;

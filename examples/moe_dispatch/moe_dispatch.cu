@@ -4,7 +4,7 @@
 // A rank's slots are free again when it has the answers: they come from there. It sends no token before.
 #include "moe_dispatch.h"
 
-#include "device/team/team.h"
+#include "device/team.h"
 
 namespace {
 
@@ -15,6 +15,7 @@ using gdx::gdx_put_value;
 using gdx::gdx_signal;
 using gdx::gdx_wait;
 using gdx::gdx_wait_all;
+using gdx::Mode;
 using gdx::Scope;
 using gdx::SignalOp;
 using gdx::Status;
@@ -26,8 +27,8 @@ __device__ Status dispatch(const TeamHandle& team, const Moe& moe, std::uint64_t
   Status status = Status::kOk;
   for (std::uint32_t i = 0; i < kSlots && status == Status::kOk; ++i) {
     if (moe.experts[i] / kExperts != rank) continue;
-    status = gdx_put<Scope::kBlock>(team, moe.inbox + slot * kHidden, moe.x + i / kChoices * kHidden, kHidden,
-                                    rank);
+    status = gdx_put<Mode::kAuto, Scope::kBlock>(
+        team, moe.inbox + slot * kHidden, moe.x + i / kChoices * kHidden, kHidden * sizeof(float), rank);
     const std::uint64_t label = std::uint64_t{moe.experts[i]} << 32 | i;
     if (status == Status::kOk) status = gdx_put_value<Scope::kBlock>(team, moe.labels + slot, label, rank);
     ++slot;
@@ -51,7 +52,8 @@ __device__ Status answer(const TeamHandle& team, const Moe& moe, std::uint64_t r
     float* const token = moe.inbox + slot * kHidden;
     for (std::uint32_t h = threadIdx.x; h < kHidden; h += blockDim.x)
       token[h] = apply_expert(expert, token[h]);
-    status = gdx_put<Scope::kBlock>(team, moe.back + place * kHidden, token, kHidden, rank);
+    status = gdx_put<Mode::kAuto, Scope::kBlock>(team, moe.back + place * kHidden, token,
+                                                 kHidden * sizeof(float), rank);
   }
   if (status != Status::kOk) return status;
   return gdx_signal<Scope::kBlock>(team, moe.answered + team.rank, round, SignalOp::kSet, rank);

@@ -5,7 +5,7 @@
 // knows that all inboxes have been read: the next round may write them without asking.
 #include "ring_allreduce.h"
 
-#include "device/team/team.h"
+#include "device/team.h"
 
 namespace {
 
@@ -13,6 +13,7 @@ using gdx::Compare;
 using gdx::gdx_flush;
 using gdx::gdx_put_signal;
 using gdx::gdx_wait;
+using gdx::Mode;
 using gdx::Scope;
 using gdx::SignalOp;
 using gdx::Status;
@@ -43,8 +44,8 @@ __global__ void allreduce(TeamHandle team, Ring ring) {
     const bool sums = step < size - 1;  // the first way
     const Part mine = part_of(share, (team.rank + 2 * size - step) % size, size);
     float* const to = (sums ? ring.inbox : ring.x) + mine.at;
-    status = gdx_put_signal<Scope::kBlock>(team, to, ring.x + mine.at, mine.count, arrived, 1, SignalOp::kAdd,
-                                           right);
+    status = gdx_put_signal<Mode::kAuto, Scope::kBlock>(
+        team, to, ring.x + mine.at, mine.count * sizeof(float), arrived, 1, SignalOp::kAdd, right);
     if (status == Status::kOk)
       status = gdx_wait<Scope::kBlock>(team, arrived, Compare::kGreaterEqual, used + step + 1, left);
     if (status != Status::kOk || !sums) continue;

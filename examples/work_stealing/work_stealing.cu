@@ -2,7 +2,7 @@
 // have.
 #include "work_stealing.h"
 
-#include "device/team/team.h"
+#include "device/team.h"
 
 namespace {
 
@@ -14,6 +14,7 @@ using gdx::gdx_put_signal;
 using gdx::gdx_quiet;
 using gdx::gdx_signal;
 using gdx::kWarpThreads;
+using gdx::Mode;
 using gdx::Scope;
 using gdx::SignalOp;
 using gdx::Status;
@@ -26,12 +27,14 @@ struct Worker {
   // Does one task of `owner`: gets its numbers, puts the results, and counts it there.
   __device__ Status do_task(std::uint32_t owner, std::uint64_t task) const {
     std::uint64_t* const numbers = work.scratch + blockIdx.x * kNumbers;
-    Status status = gdx_get<Scope::kWarp>(team, numbers, work.tasks + task * kNumbers, kNumbers, owner);
+    Status status =
+        gdx_get<Scope::kWarp>(team, numbers, work.tasks + task * kNumbers, kNumbers * sizeof *numbers, owner);
     if (status == Status::kOk) status = gdx_flush<Scope::kWarp>(team, owner);
     if (status != Status::kOk) return status;
     for (std::uint32_t i = threadIdx.x; i < kNumbers; i += kWarpThreads) numbers[i] = solve(numbers[i]);
-    status = gdx_put_signal<Scope::kWarp>(team, work.results + task * kNumbers, numbers, kNumbers,
-                                          work.done + task, 1, SignalOp::kAdd, owner);
+    status = gdx_put_signal<Mode::kAuto, Scope::kWarp>(team, work.results + task * kNumbers, numbers,
+                                                       kNumbers * sizeof *numbers, work.done + task, 1,
+                                                       SignalOp::kAdd, owner);
     if (status == Status::kOk) status = gdx_signal<Scope::kWarp>(team, work.total, 1, SignalOp::kAdd, 0);
     if (status == Status::kOk) status = gdx_flush<Scope::kWarp>(team, owner);  // `numbers` may be changed
     return status;

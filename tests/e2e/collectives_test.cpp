@@ -81,13 +81,14 @@ TEST_P(Collectives, barrier_completes_puts_before_it) {
     for (std::size_t i = 0; i < kMostCount; ++i) from[i] = value(team_.rank(), i);
     in_kernel<Scope::kWarp>([&](const TeamHandle& team) {
       for (std::uint32_t rank = 0; rank < team.size; ++rank) {
-        const Status status =
-            gdx_put<Scope::kWarp>(team, inbox + team.rank * kMostCount, from, kMostCount, rank);
+        const Status status = gdx_put<Mode::kAuto, Scope::kWarp>(team, inbox + team.rank * kMostCount, from,
+                                                                 kMostCount * sizeof *from, rank);
         if (status != Status::kOk) return status;
       }
       for (int i = 0; i < 16; ++i) {
-        const Status status = gdx_put<Scope::kWarp>(team, inbox + team.rank * kMostCount, from, kMostCount,
-                                                    (team.rank + 3) % team.size);
+        const Status status =
+            gdx_put<Mode::kAuto, Scope::kWarp>(team, inbox + team.rank * kMostCount, from,
+                                               kMostCount * sizeof *from, (team.rank + 3) % team.size);
         if (status != Status::kOk) return status;
       }
       return gdx_barrier<Scope::kWarp>(team);

@@ -5,7 +5,7 @@
 
 #include <cstring>
 
-#include "device/gdx.h"
+#include "device/endpoint.h"
 #include "host/gdx.h"
 #include "tests/e2e/must.h"
 

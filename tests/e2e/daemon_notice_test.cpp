@@ -22,7 +22,7 @@
 
 #include "base/clock.h"
 #include "base/descriptor.h"
-#include "device/gdx.h"
+#include "device/endpoint.h"
 #include "host/bootstrap/local_socket.h"
 #include "host/gdx.h"
 #include "host/ipc/daemon.h"

@@ -10,8 +10,8 @@
 #include <string>
 #include <thread>
 
-#include "device/gdx.h"
-#include "device/team/team.h"
+#include "device/endpoint.h"
+#include "device/team.h"
 #include "host/gdx.h"
 #include "host/team/team.h"
 #include "proto/softhca.h"

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "device/shared.h"
+#include "device/endpoint.h"
 #include "tests/e2e/pair.h"
 
 namespace gdx {
@@ -204,9 +204,10 @@ TEST_F(Audit, push_without_credits_is_counted_as_a_violation) {
       for (std::uint32_t slot = 0; slot < kSlots; ++slot) {
         ASSERT_EQ(open.reserve_blocks(1), Status::kOk);
         const std::uint64_t at = static_cast<std::uint64_t>(slot) * h.staging.slot_bytes;
-        device::impl::store_wqe(open,
-                                device::impl::transfer_wqe(open, mlx5::WqeOpcode::kRdmaWrite, a_.peer,
-                                                           h.staging.nic_offset + at, h.staging.lkey, 64));
+        const std::uint32_t index = open.take_blocks(1);
+        device::impl::store_wqe(open, index,
+                                device::impl::transfer_wqe(open, index, mlx5::WqeOpcode::kRdmaWrite, a_.peer,
+                                                           device::impl::slot_memory(h.staging, at), 64));
       }
     }
     ASSERT_EQ(gdx_flush(ep), Status::kOk);

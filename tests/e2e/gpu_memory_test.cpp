@@ -14,8 +14,7 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "device/gdx.h"
-#include "device/shared.h"
+#include "device/endpoint.h"
 #include "host/gdx.h"
 #include "host/gpu/gpu_memory.h"
 
@@ -273,7 +272,7 @@ TEST_P(InGpuMemory, threads_share_an_endpoint) {
   chosen.sharing = Sharing::kShared;
   connect(chosen);
   const auto kernel = [&](EndpointHandle handle) {
-    device::SharedEndpoint<Placement::kGpu> ep(handle);
+    device::SharedEndpoint<Scope::kThread, Placement::kGpu> ep(handle);
     for (int i = 0; i < 4; ++i)
       ASSERT_EQ(gdx_signal(ep, a_.peer + kSignalAt, 1, SignalOp::kAdd), Status::kOk);
     ASSERT_EQ(gdx_flush(ep), Status::kOk);

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "device/gdx.h"
+#include "device/endpoint.h"
 #include "host/gdx.h"
 
 namespace gdx {

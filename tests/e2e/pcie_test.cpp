@@ -257,12 +257,12 @@ TEST_F(Pcie, torn_blueflame_copy_is_fetched_from_the_ring) {
       const Status posted = gdx_put<Mode::kPull>(ep, a_.peer, a_.buffer->local(), 4096, Doorbell::kDefer);
       if (posted != Status::kOk) return posted;
       const EndpointHandle& h = ep.handle();
-      const std::uint32_t newest = device::impl::Access::state_of(ep).wqe_index() - 1;
+      const std::uint32_t newest = device::impl::Access::state_of(ep).take_blocks(1) - 1;
       exec::Segment wqe[4];
       std::memcpy(wqe, h.send_queue[newest & ((1u << h.log_send_queue) - 1)].bytes, sizeof wqe);
       wqe[2] = wqe[3] = {{found_there, found_there, found_there, found_there}};
       exec::store_release<Placement::kHost>(h.send_record,
-                                            device::impl::Access::state_of(ep).wqe_index() & 0xffff);
+                                            device::impl::Access::state_of(ep).take_blocks(1) & 0xffff);
       exec::fence_release<Placement::kHost>();
       exec::store_blueflame<Scope::kWarp>(h.doorbell, wqe);
       return Status::kOk;

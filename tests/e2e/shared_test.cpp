@@ -7,7 +7,7 @@
 #include <cstring>
 #include <vector>
 
-#include "device/shared.h"
+#include "device/endpoint.h"
 #include "tests/e2e/comes_true.h"
 #include "tests/e2e/pair.h"
 
@@ -53,9 +53,10 @@ TEST_F(SharedEnd, puts_and_signals_of_all_threads_arrive) {
   for (std::uint64_t i = 0; i < kThreads * kEach; ++i) source[i] = 0x9e3779b97f4a7c15u * (i + 1);
   std::atomic<std::uint32_t> failed{0};
   in_grid([&](auto& ep, std::uint64_t t) {
+    device::SharedEndpoint<Scope::kWarp> warp(ep.handle());
     for (std::uint64_t k = 0; k < kEach; k += 2) {
       const std::uint64_t at = 8 * (t * kEach + k);
-      failed += gdx_put_warp(ep, a_.peer + at, a_.buffer->local() + at, 8) != Status::kOk;
+      failed += gdx_put_warp(warp, a_.peer + at, a_.buffer->local() + at, 8) != Status::kOk;
       failed += gdx_put_signal(ep, a_.peer + at + 8, a_.buffer->local() + at + 8, 8, a_.peer + kCounterAt, 1,
                                SignalOp::kAdd) != Status::kOk;
     }
@@ -123,8 +124,8 @@ TEST_F(SharedEnd, blocks_push_messages_of_many_slots_together) {
   std::atomic<std::uint32_t> failed{0};
   in_grid([&](auto& ep, std::uint64_t t) {
     const std::uint64_t at = t / (kThreads / 4) * kBytes;
-    failed +=
-        gdx_put<Mode::kPush, Scope::kBlock>(ep, a_.peer + at, a_.buffer->local() + at, kBytes) != Status::kOk;
+    device::SharedEndpoint<Scope::kBlock> block(ep.handle());
+    failed += gdx_put<Mode::kPush>(block, a_.peer + at, a_.buffer->local() + at, kBytes) != Status::kOk;
     failed += gdx_flush(ep) != Status::kOk;
   });
   EXPECT_EQ(failed, 0u);
@@ -141,8 +142,9 @@ TEST_F(SharedEnd, every_mode_at_every_scope_arrives_whole) {
   const auto in_mode = [&]<Mode M>() {
     in_grid([&](auto& ep, std::uint64_t t) {
       const auto put = [&]<Scope S>(std::uint64_t at) {
-        failed += gdx_put_signal<M, S>(ep, a_.peer + at, a_.buffer->local() + at, kBytes,
-                                       a_.peer + kCounterAt, 1, SignalOp::kAdd) != Status::kOk;
+        device::SharedEndpoint<S> scope(ep.handle());
+        failed += gdx_put_signal<M>(scope, a_.peer + at, a_.buffer->local() + at, kBytes,
+                                    a_.peer + kCounterAt, 1, SignalOp::kAdd) != Status::kOk;
       };
       const std::uint64_t base = next;
       if (t % 40 == 39) put.template operator()<Scope::kThread>(base + kBytes * (t / 40));

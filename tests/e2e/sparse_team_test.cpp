@@ -10,7 +10,7 @@
 #include <numeric>
 #include <utility>
 
-#include "device/team/team.h"
+#include "device/team.h"
 #include "host/staging/progress.h"
 #include "host/team/team.h"
 #include "tests/e2e/must.h"

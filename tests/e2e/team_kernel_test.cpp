@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "device/team/team.h"
+#include "device/team.h"
 #include "host/calibration/mode_table.h"
 #include "host/calibration/table_mode.h"
 #include "host/gdx.h"
@@ -55,8 +55,8 @@ Status exchange(const TeamHandle& team, std::uint64_t* inbox, std::uint64_t* out
   Status status = Status::kOk;
   for (std::uint32_t k = 0; k < team.size && status == Status::kOk; ++k) {
     const std::uint32_t rank = (team.rank + k) % team.size;
-    status = gdx_put_signal<S, M>(team, inbox + team.rank * words, outbox, words, arrived, 1, SignalOp::kAdd,
-                                  rank);
+    status = gdx_put_signal<M, S>(team, inbox + team.rank * words, outbox, words * sizeof(std::uint64_t),
+                                  arrived, 1, SignalOp::kAdd, rank);
   }
   if (status == Status::kOk) status = gdx_quiet<S>(team);
   if (status == Status::kOk) {
@@ -115,7 +115,7 @@ TEST_P(TeamKernels, barrier_completes_what_finished_kernels_had_posted) {
   Status status = Status::kOk;
   const auto kernel = [&](const TeamHandle& handle) {
     for (std::uint32_t piece = 0; piece < kPieces && status == Status::kOk; ++piece)
-      status = gdx_put(handle, to + piece * kWords, from, kWords, next);
+      status = gdx_put(handle, to + piece * kWords, from, kWords * sizeof *from, next);
   };
   must(exec::launch({.block = {1}}, kernel, team.handle()) == Status::kOk
            ? Result<void>{}
@@ -132,7 +132,7 @@ TEST_P(TeamKernels, lane_that_does_not_exist_and_a_closed_team_are_refused_at_on
   must(team.connect(0));
   std::vector<Status> answers;
   const auto kernel = [&](const TeamHandle& handle) {
-    answers = {gdx_wait(handle, memory, Compare::kEqual, 1), gdx_put(handle, memory, memory + 8, 1, 0),
+    answers = {gdx_wait(handle, memory, Compare::kEqual, 1), gdx_put(handle, memory, memory + 8, 8, 0),
                gdx_signal(handle, memory, 1, SignalOp::kAdd, 0)};
   };
   const auto refused_by = [&](const TeamHandle& handle) {
@@ -254,9 +254,9 @@ TEST(TeamPushes, of_more_endpoints_than_slots_share_one_pool) {
     Status status = Status::kOk;
     for (std::uint32_t k = 0; k < lane.size && status == Status::kOk; ++k) {
       const std::uint32_t rank = (lane.rank + k) % lane.size;
-      status = gdx_put_signal<Scope::kWarp, Mode::kPush>(
-          lane, inbox + (blockIdx.x * lane.size + lane.rank) * kWords, outbox, kWords, arrived + blockIdx.x,
-          1, SignalOp::kAdd, rank);
+      status = gdx_put_signal<Mode::kPush, Scope::kWarp>(
+          lane, inbox + (blockIdx.x * lane.size + lane.rank) * kWords, outbox, kWords * sizeof(std::uint64_t),
+          arrived + blockIdx.x, 1, SignalOp::kAdd, rank);
     }
     if (status == Status::kOk)
       status = gdx_wait<Scope::kWarp>(lane, arrived + blockIdx.x, Compare::kEqual, lane.size);

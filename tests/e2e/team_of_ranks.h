@@ -17,8 +17,8 @@
 #include <thread>
 #include <vector>
 
-#include "device/shared.h"
-#include "device/team/team.h"
+#include "device/endpoint.h"
+#include "device/team.h"
 #include "host/gpu/gpu.h"
 #include "host/staging/progress.h"
 #include "host/team/team.h"

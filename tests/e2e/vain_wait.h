@@ -6,7 +6,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "device/gdx.h"
+#include "device/endpoint.h"
 #include "host/gdx.h"
 
 namespace gdx {

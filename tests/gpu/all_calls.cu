@@ -1,8 +1,7 @@
 // Every device call at every scope and placement, so that each compiles as CUDA and as C++. Nothing runs it.
-#include "device/gdx.h"
+#include "device/endpoint.h"
 #include "device/peer.h"
-#include "device/shared.h"
-#include "device/team/team.h"
+#include "device/team.h"
 
 namespace gdx {
 
@@ -32,12 +31,12 @@ struct Quad {
   float of[4];
 };
 
-template <Placement P>
+template <Scope S, Placement P>
 __global__ void all_shared_calls(EndpointHandle handle, RemoteMemory remote, LocalMemory local,
                                  std::uint64_t bytes, Status* out) {
-  device::SharedEndpoint<P> ep(handle);
+  device::SharedEndpoint<S, P> ep(handle);
   out[0] = gdx_put(ep, remote, local, bytes);
-  out[1] = gdx_put_warp(ep, remote, local, bytes);
+  if constexpr (S == Scope::kWarp) out[1] = gdx_put_warp(ep, remote, local, bytes);
   out[2] = gdx_put_value(ep, remote, std::uint16_t{1});
   out[3] = gdx_signal(ep, remote, 1, SignalOp::kAdd);
   out[4] = gdx_put_signal(ep, remote, local, bytes, remote, 1);
@@ -45,17 +44,23 @@ __global__ void all_shared_calls(EndpointHandle handle, RemoteMemory remote, Loc
   out[6] = gdx_fetch_add(ep, local, remote, 1);
   out[7] = gdx_compare_swap(ep, local, remote, 1, 2);
   out[8] = gdx_flush(ep);
-  out[9] = gdx_put<Mode::kPush, Scope::kBlock>(ep, remote, local, bytes);
-  out[10] = gdx_put_signal<Mode::kBounce, Scope::kWarp>(ep, remote, local, bytes, remote, 1, SignalOp::kAdd);
-  out[11] = gdx_put_signal<Mode::kAuto, Scope::kBlock>(ep, remote, local, bytes, remote, 1);
+  out[9] = gdx_put<Mode::kPush>(ep, remote, local, bytes);
+  out[10] = gdx_put_signal<Mode::kBounce>(ep, remote, local, bytes, remote, 1, SignalOp::kAdd);
+  out[11] = gdx_put<Mode::kInline>(ep, remote, local, bytes);
   out[12] = gdx_put_value(ep, remote, Quad{{1, 2, 3, 4}});
   out[13] = gdx_wait(ep, reinterpret_cast<const std::uint64_t*>(local.address), Compare::kEqual, 1);
 }
 
-template __global__ void all_shared_calls<Placement::kHost>(EndpointHandle, RemoteMemory, LocalMemory,
-                                                            std::uint64_t, Status*);
-template __global__ void all_shared_calls<Placement::kGpu>(EndpointHandle, RemoteMemory, LocalMemory,
-                                                           std::uint64_t, Status*);
+#define GDX_ALL_SHARED_CALLS(scope, placement)                                                           \
+  template __global__ void all_shared_calls<scope, placement>(EndpointHandle, RemoteMemory, LocalMemory, \
+                                                              std::uint64_t, Status*);
+GDX_ALL_SHARED_CALLS(Scope::kThread, Placement::kHost)
+GDX_ALL_SHARED_CALLS(Scope::kWarp, Placement::kHost)
+GDX_ALL_SHARED_CALLS(Scope::kBlock, Placement::kHost)
+GDX_ALL_SHARED_CALLS(Scope::kThread, Placement::kGpu)
+GDX_ALL_SHARED_CALLS(Scope::kWarp, Placement::kGpu)
+GDX_ALL_SHARED_CALLS(Scope::kBlock, Placement::kGpu)
+#undef GDX_ALL_SHARED_CALLS
 
 template __global__ void all_calls<Scope::kThread, Placement::kHost>(EndpointHandle, RemoteMemory,
                                                                      LocalMemory, std::uint64_t,
@@ -111,10 +116,10 @@ __global__ void all_team_calls(TeamHandle whole, float* x, std::uint64_t* words,
                                Status* out) {
   const TeamHandle team = whole.on_lane(rank % 2);
   std::uint32_t index = 0;
-  out[0] = gdx_put<S, Mode::kAuto, P>(team, x, x, 8, rank);
-  out[1] = gdx_put_signal<S, Mode::kPull, P>(team, x, x, 8, words, 1, SignalOp::kAdd, rank);
-  out[2] = gdx_put<S, Mode::kPush, P>(team, x, x, 8, rank);
-  out[3] = gdx_put<S, Mode::kInline, P>(team, x, x, 8, rank);
+  out[0] = gdx_put<Mode::kAuto, S, P>(team, x, x, 8, rank);
+  out[1] = gdx_put_signal<Mode::kPull, S, P>(team, x, x, 8, words, 1, SignalOp::kAdd, rank);
+  out[2] = gdx_put<Mode::kPush, S, P>(team, x, x, 8, rank);
+  out[3] = gdx_put<Mode::kInline, S, P>(team, x, x, 8, rank);
   out[4] = gdx_put_value<S, P>(team, x, 1.0f, rank);
   out[5] = gdx_put_value<S, P>(team, reinterpret_cast<Quad*>(x), Quad{{1, 2, 3, 4}}, rank);
   out[6] = gdx_signal<S, P>(team, words, 1, SignalOp::kSet, rank);

@@ -1,7 +1,6 @@
 #include "tests/gpu/device_kernels.h"
 
-#include "device/gdx.h"
-#include "device/shared.h"
+#include "device/endpoint.h"
 
 namespace gdx::gpu_tests {
 namespace {

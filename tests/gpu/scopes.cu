@@ -1,6 +1,5 @@
 // Kernels whose releases scopes.sh looks at; nothing runs them.
-#include "device/gdx.h"
-#include "device/shared.h"
+#include "device/endpoint.h"
 
 using ThreadGpu = gdx::device::Endpoint<gdx::Scope::kThread, gdx::Placement::kGpu>;
 
@@ -56,7 +55,7 @@ extern "C" __global__ void pull_signal_warp(gdx::EndpointHandle handle, gdx::Rem
 }
 
 // The doorbell of one thread covers what others have published.
-using SharedGpu = gdx::device::SharedEndpoint<gdx::Placement::kGpu>;
+using SharedGpu = gdx::device::SharedEndpoint<gdx::Scope::kThread, gdx::Placement::kGpu>;
 
 extern "C" __global__ void push_shared(gdx::EndpointHandle handle, gdx::RemoteMemory to,
                                        gdx::LocalMemory from, std::uint64_t bytes) {
@@ -73,8 +72,8 @@ extern "C" __global__ void bounce_shared(gdx::EndpointHandle handle, gdx::Remote
 extern "C" __global__ void push_shared_signal(gdx::EndpointHandle handle, gdx::RemoteMemory to,
                                               gdx::LocalMemory from, gdx::RemoteMemory signal,
                                               std::uint64_t bytes) {
-  SharedGpu endpoint(handle);
-  (void)gdx_put_signal<gdx::Mode::kPush, gdx::Scope::kWarp>(endpoint, to, from, bytes, signal, 1);
+  gdx::device::SharedEndpoint<gdx::Scope::kWarp, gdx::Placement::kGpu> endpoint(handle);
+  (void)gdx_put_signal<gdx::Mode::kPush>(endpoint, to, from, bytes, signal, 1);
 }
 
 extern "C" __global__ void pull_shared(gdx::EndpointHandle handle, gdx::RemoteMemory to,

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "device/gdx.h"
+#include "device/endpoint.h"
 #include "tests/ranks/flow.h"
 
 namespace gdx::ranks {

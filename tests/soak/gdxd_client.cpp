@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "device/gdx.h"
+#include "device/endpoint.h"
 #include "host/bootstrap/local_socket.h"
 #include "host/gdx.h"
 #include "host/ipc/daemon.h"

@@ -42,8 +42,7 @@ const std::vector<Layer>& layers() {
       {"device/exec", {"proto"}},
       {"device/impl", {"device/options.h", "exec", "proto"}},
       {"device", {"device/impl", "device/exec", "proto"}},
-      {"device/team", {"device", "impl", "exec", "proto"}},
-      {"device/collectives", {"device", "team", "exec", "proto"}},
+      {"device/collectives", {"device", "exec", "proto"}},
       {"driver-shim/cuda", {"base", "proto"}},
       {"driver-shim/pcie", {"base", "proto"}},
       {"driver-shim/pcie/world", {"driver-shim/pcie", "base", "proto"}},
@@ -89,7 +88,7 @@ const std::vector<Layer>& layers() {
       {"demo/own", {"put.h", "host", "device", "proto"}},
       {"examples",
        {"../example.h", "halo_exchange.h", "hello_put.h", "moe_dispatch.h", "ring_allreduce.h",
-        "work_stealing.h", "host", "device", "device/team", "proto"}},
+        "work_stealing.h", "host", "device", "proto"}},
   };
   return table;
 }

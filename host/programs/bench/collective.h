@@ -3,7 +3,7 @@
 
 #include <new>
 
-#include "device/gdx.h"
+#include "device/endpoint.h"
 #include "host/programs/bench/load.h"
 
 namespace gdx::bench {

@@ -1,7 +1,7 @@
 // Posting of a benchmark's messages by whoever owns the endpoint: a kernel, or a thread of the host for it.
 #pragma once
 
-#include "device/gdx.h"
+#include "device/endpoint.h"
 #include "host/programs/bench/load.h"
 
 namespace gdx::bench {

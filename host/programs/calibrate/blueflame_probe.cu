@@ -1,6 +1,6 @@
 #include "host/programs/calibrate/blueflame_probe.h"
 
-#include "device/gdx.h"
+#include "device/endpoint.h"
 #include "device/impl/wqe.h"
 #include "proto/mlx5/cqe.h"
 

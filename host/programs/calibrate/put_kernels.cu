@@ -1,6 +1,6 @@
 #include "host/programs/calibrate/put_kernels.h"
 
-#include "device/gdx.h"
+#include "device/endpoint.h"
 
 namespace gdx::calibration {
 namespace {

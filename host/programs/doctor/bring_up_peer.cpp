@@ -12,7 +12,7 @@
 #include <optional>
 
 #include "base/commit.h"
-#include "device/gdx.h"
+#include "device/endpoint.h"
 #include "host/programs/bench/peer_ends.h"
 #include "host/programs/doctor/bring_up.h"
 #include "host/programs/doctor/loopback.h"

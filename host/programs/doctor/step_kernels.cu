@@ -1,8 +1,7 @@
 #include "host/programs/doctor/step_kernels.h"
 
-#include "device/gdx.h"
+#include "device/endpoint.h"
 #include "device/impl/wqe.h"
-#include "device/shared.h"
 #include "proto/mlx5/cqe.h"
 
 namespace gdx::doctor {

@@ -7,7 +7,8 @@
 namespace gdx::sim {
 namespace {
 
-constexpr std::uint32_t kLogBlocks = device::impl::OpenSharedEndpoint<Placement::kHost>::kMinLogSendQueue;
+constexpr std::uint32_t kLogBlocks =
+    device::impl::OpenSharedEndpoint<Scope::kThread, Placement::kHost>::kMinLogSendQueue;
 constexpr std::uint32_t kBlocks = 1u << kLogBlocks;
 constexpr std::uint32_t kSlotBytes = kMinSlotBytes;
 constexpr std::uint32_t kQpn = 0x123456;
@@ -95,7 +96,7 @@ Status SharedKernel::call(device::SharedEndpoint<>& endpoint, Thread& thread) {
   const RemoteMemory to{at, 1u << kLogMessageBytes, 0x77, 0};
   const LocalMemory from{reinterpret_cast<std::byte*>(at), 1u << kLogMessageBytes, 0x88, 0};
   const std::uint64_t bytes = random_.between(1, 3 * kSlotBytes);
-  auto& open = endpoint.*device::impl::Access::kState<device::SharedEndpoint<>>;
+  auto& open = device::impl::Access::state_of(endpoint);
   const WorldHelp help{&books_, tenant_, number_};
   switch (random_.between(0, 9)) {
     case 0: return gdx_put(endpoint, to, from, bytes);
@@ -105,13 +106,13 @@ Status SharedKernel::call(device::SharedEndpoint<>& endpoint, Thread& thread) {
     case 4: {
       const device::impl::Signal signal{{kSignal, 8, 0x77, 0}, 1, SignalOp::kSet};
       const Status status =
-          device::impl::put_shared<Mode::kPush, Scope::kThread>(open, to, from, bytes, signal, help);
+          device::impl::put<Mode::kPush, Copy::kStores>(open, to, from, bytes, signal, Doorbell::kRing, help);
       thread.pushes += status == Status::kOk;
       return status;
     }
     default: {
-      const Status status = device::impl::put_shared<Mode::kPush, Scope::kThread>(
-          open, to, from, bytes, device::impl::NoSignal{}, help);
+      const Status status = device::impl::put<Mode::kPush, Copy::kStores>(
+          open, to, from, bytes, device::impl::NoSignal{}, Doorbell::kRing, help);
       thread.pushes += status == Status::kOk;
       return status;
     }

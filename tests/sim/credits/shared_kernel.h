@@ -1,4 +1,4 @@
-// A shared endpoint of the credits' world: production code of device/shared.h in several threads, a step of
+// A shared endpoint of the credits' world: production code of device/endpoint.h in several threads, a step of
 // one at a time. Contains the rings and words that its queue pair has in memory.
 #pragma once
 
@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "device/shared.h"
+#include "device/endpoint.h"
 #include "host/staging/credit_scheduler.h"
 #include "proto/gpu/queue.h"
 #include "tests/sim/credits/steps.h"

@@ -1,8 +1,8 @@
 // The states of public endpoints, which kernels cannot call: the compiler judges this.
 #include <type_traits>
 
+#include "device/endpoint.h"
 #include "device/peer.h"
-#include "device/shared.h"
 
 namespace gdx::device {
 namespace access_test {
@@ -32,20 +32,16 @@ concept HasFail = requires(Ep& ep) {
   ep.fail(Status::kRemoteAccess);
 };
 template <typename Ep>
-concept HasState = requires(Ep& ep) {
-  ep.open_;
-};
-template <typename Ep>
 concept HasStatus = requires(const Ep& ep) {
   ep.status();
 };
 
 template <typename Ep>
-constexpr bool kHasInternals = HasDrain<Ep> || HasCommit<Ep> || HasLatch<Ep> || HasBlocks<Ep> || HasNic<Ep> ||
-                               HasFail<Ep> || HasState<Ep>;
+constexpr bool kHasInternals =
+    HasDrain<Ep> || HasCommit<Ep> || HasLatch<Ep> || HasBlocks<Ep> || HasNic<Ep> || HasFail<Ep>;
 
 using Open = impl::OpenEndpoint<Scope::kThread, Placement::kHost>;
-using OpenShared = impl::OpenSharedEndpoint<Placement::kHost>;
+using OpenShared = impl::OpenSharedEndpoint<Scope::kThread, Placement::kHost>;
 using OpenPeer = impl::OpenPeer<Scope::kThread, Endpoint<>>;
 
 static_assert(HasDrain<Open> && HasCommit<Open> && HasLatch<Open>);
@@ -57,6 +53,7 @@ static_assert(!kHasInternals<SharedEndpoint<>> && HasStatus<SharedEndpoint<>>);
 static_assert(!kHasInternals<PeerEndpoint<>> && HasStatus<PeerEndpoint<>>);
 
 static_assert(!std::is_convertible_v<Endpoint<>&, Open&>);
+static_assert(!std::is_convertible_v<SharedEndpoint<>&, OpenShared&>);
 static_assert(!std::is_convertible_v<PeerEndpoint<>&, OpenPeer&>);
 
 }  // namespace access_test

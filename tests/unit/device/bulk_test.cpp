@@ -6,7 +6,7 @@
 #include <tuple>
 #include <vector>
 
-#include "device/gdx.h"
+#include "device/endpoint.h"
 #include "tests/gpu/executing_nic.h"
 
 namespace gdx::device {

@@ -1,6 +1,6 @@
 #include "tests/unit/device/cuda_names_kernels.h"
 
-#include "device/gdx.h"
+#include "device/endpoint.h"
 
 namespace gdx::cuda_names_tests {
 namespace {

@@ -11,7 +11,7 @@
 #include <span>
 #include <vector>
 
-#include "device/gdx.h"
+#include "device/endpoint.h"
 #include "proto/mlx5/doorbell.h"
 
 namespace gdx::device {

@@ -6,9 +6,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "device/endpoint.h"
 #include "device/exec/nic_stores.h"
-#include "device/gdx.h"
-#include "device/shared.h"
 #include "tests/unit/device/memory_nic.h"
 #include "tests/unit/device/serving_nic.h"
 #include "tests/unit/device/team_records.h"
@@ -187,7 +186,8 @@ void post_shared_every_way(std::vector<std::byte>& source) {
   nic.nic_pool.grant(4, 4);
   nic.host_pool.grant(4, 4);
   const auto kernel = [&](EndpointHandle handle) {
-    SharedEndpoint<P> ep(handle);
+    SharedEndpoint<Scope::kThread, P> ep(handle);
+    SharedEndpoint<Scope::kWarp, P> warp(handle);
     EXPECT_EQ(gdx_put(ep, kTo, from, 64), Status::kOk);
     EXPECT_EQ(gdx_put<Mode::kInline>(ep, kTo, from, 12), Status::kOk);
     EXPECT_EQ(gdx_put<Mode::kPull>(ep, kTo, from, 0), Status::kOk);
@@ -195,9 +195,9 @@ void post_shared_every_way(std::vector<std::byte>& source) {
     EXPECT_EQ(gdx_put<Mode::kPush>(ep, kTo, from, 64), Status::kOk);
     EXPECT_EQ(gdx_put<Mode::kBounce>(ep, kTo, from, 64), Status::kOk);
     EXPECT_EQ((gdx_put_signal<Mode::kPush>(ep, kTo, from, 100, kTo, 1)), Status::kOk);
-    EXPECT_EQ((gdx_put<Mode::kPush, Scope::kWarp>(ep, kTo, from, 100)), Status::kOk);
-    EXPECT_EQ((gdx_put<Mode::kBounce, Scope::kWarp>(ep, kTo, from, 100)), Status::kOk);
-    EXPECT_EQ(gdx_put_warp(ep, kTo, from, 8), Status::kOk);
+    EXPECT_EQ((gdx_put<Mode::kPush>(warp, kTo, from, 100)), Status::kOk);
+    EXPECT_EQ((gdx_put<Mode::kBounce>(warp, kTo, from, 100)), Status::kOk);
+    EXPECT_EQ(gdx_put_warp(warp, kTo, from, 8), Status::kOk);
     EXPECT_EQ(gdx_put_value(ep, kTo, std::uint64_t{1}), Status::kOk);
     EXPECT_EQ(gdx_flush(ep), Status::kOk);
   };

@@ -9,7 +9,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "device/shared.h"
+#include "device/endpoint.h"
 #include "tests/unit/device/serving_nic.h"
 
 namespace gdx::device {
@@ -146,7 +146,8 @@ TEST_P(SharedPush, warp_fills_slots_together_and_signals_behind_the_last) {
     if (threadIdx.x >= kWarpThreads) return;
     const LocalMemory from{source.data(), source.size(), 0x88, 0};
     const auto put = [&](auto mode) {
-      return gdx_put_signal<mode(), Scope::kWarp>(ep, remote(0), from, source.size(), remote(kSignals), 7);
+      SharedEndpoint<Scope::kWarp> warp(ep.handle());
+      return gdx_put_signal<mode()>(warp, remote(0), from, source.size(), remote(kSignals), 7);
     };
     EXPECT_EQ(GetParam() == Staged::kNic ? put(std::integral_constant<Mode, Mode::kPush>())
                                          : put(std::integral_constant<Mode, Mode::kBounce>()),
@@ -173,8 +174,8 @@ TEST_P(SharedPush, lowered_limit_takes_idle_credits_back_and_used_ones_when_they
     EXPECT_EQ(push(ep, message(0, 0)), Status::kOk);
     EXPECT_EQ(push(ep, message(0, 1)), Status::kOk);
     nic.pool.grant(6, 1);
-    (void)(GetParam() == Staged::kNic ? impl::try_poll_credits<impl::SharedNicPool>(nic.state(), 0)
-                                      : impl::try_poll_credits<impl::SharedHostPool>(nic.state(), 0));
+    (void)(GetParam() == Staged::kNic ? impl::try_poll_credits<impl::NicPool>(nic.state(), 0)
+                                      : impl::try_poll_credits<impl::HostPool>(nic.state(), 0));
     EXPECT_EQ(nic.pool.requests.returned, 4u) << "two are with the NIC";
     nic.serves = true;
     EXPECT_EQ(gdx_flush(ep), Status::kOk);
@@ -331,11 +332,12 @@ TEST_P(SharedPushFailure, first_met_by_a_call_without_a_slot_brings_every_slot_b
     in_grid(nic, 1, threads, 1, [&](auto& ep, std::uint32_t t) {
       std::byte byte{};
       const LocalMemory from{&byte, 1, 0x88, 0};
+      SharedEndpoint<Scope::kWarp> warp(ep.handle());
       Status status = Status::kOk;
       while (status == Status::kOk) {
         if (call == Call::kPull) status = gdx_put(ep, remote(message(t, 0)), from, 1);
         if (call == Call::kValue) status = gdx_put_value(ep, remote(8), std::uint64_t{1});
-        if (call == Call::kWarp) status = gdx_put_warp(ep, remote(message(t, 0)), from, 1);
+        if (call == Call::kWarp) status = gdx_put_warp(warp, remote(message(t, 0)), from, 1);
       }
       EXPECT_EQ(status, Status::kPeerUnreachable);
     });

@@ -8,8 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "device/gdx.h"
-#include "device/shared.h"
+#include "device/endpoint.h"
 #include "tests/unit/device/serving_nic.h"
 #include "tests/unit/device/stepped_time.h"
 
@@ -41,12 +40,12 @@ std::uint32_t global_thread() { return blockIdx.x * blockDim.x + threadIdx.x; }
 
 // Runs `body(endpoint, thread)` in every thread of the grid, each with an endpoint of its own on the one
 // queue. By `clock`, unless null, goes their time.
-template <typename Body>
+template <Scope S = Scope::kThread, typename Body>
 void in_grid(ServingNic& nic, unsigned blocks, unsigned threads, unsigned workers, Body body,
              std::uint64_t (*clock)() = nullptr) {
   serving = &nic;
   const auto kernel = [&](EndpointHandle handle) {
-    SharedEndpoint<> endpoint(handle);
+    SharedEndpoint<S> endpoint(handle);
     body(endpoint, global_thread());
   };
   const exec::LaunchConfig config{
@@ -123,11 +122,12 @@ TEST(Shared, warps_post_in_the_order_of_lanes_and_never_in_part) {
     while (!stop.stop_requested()) nic.step();
   });
   std::atomic<std::uint32_t> failed{0};
-  in_grid(nic, 6, 72, 3, [&](auto& ep, std::uint32_t t) {  // the last warp of a block has 8 lanes
-    for (std::uint32_t k = 0; k < kEach; ++k) {
-      failed += gdx_put_warp(ep, remote(message(t, k)), local(message(t, k)), 16) != Status::kOk;
-    }
-  });
+  in_grid<Scope::kWarp>(
+      nic, 6, 72, 3, [&](auto& ep, std::uint32_t t) {  // the last warp of a block has 8 lanes
+        for (std::uint32_t k = 0; k < kEach; ++k) {
+          failed += gdx_put_warp(ep, remote(message(t, k)), local(message(t, k)), 16) != Status::kOk;
+        }
+      });
   looks_all_the_time.request_stop();
   looks_all_the_time.join();
   while (nic.step()) {  // rung while the thread had the NIC to itself
@@ -155,14 +155,16 @@ TEST(Shared, publication_waits_for_its_turn) {
   ServingNic nic;
   std::atomic<std::uint32_t> failed{0};
   in_grid(nic, 4, 24, 2, [&](auto& ep, std::uint32_t t) {
-    auto& open = ep.*impl::Access::kState<SharedEndpoint<>>;
+    auto& open = impl::Access::state_of(ep);
     for (std::uint32_t k = 0; k < kEach; ++k) {
-      std::uint32_t first = 0;
-      failed += open.reserve(1, &first) != Status::kOk;
+      const std::uint32_t first = open.take_blocks(1);
+      failed += !open.owns_blocks(first, 1) && open.wait_owned(first, 1) != Status::kOk;
       for (std::uint32_t pause = 0; pause < (t * 7 + k * 5) % 6; ++pause) exec::relax();
-      const std::uint64_t doorbell =
-          open.store_transfer(first, WqeOpcode::kRdmaWrite, remote(message(t, k)), local(message(t, k)), 16);
-      failed += open.publish(first, first + 1, doorbell) != Status::kOk;
+      const auto newest =
+          impl::store_wqe(open, first,
+                          impl::transfer_wqe(open, first, WqeOpcode::kRdmaWrite, remote(message(t, k)),
+                                             local(message(t, k)), 16));
+      failed += open.template publish<Placement::kHost>(first, 1, newest, Doorbell::kRing) != Status::kOk;
     }
   });
   EXPECT_EQ(failed, 0u);
@@ -389,8 +391,8 @@ TEST(SharedWait, abort_ends_it) {
 // Calls gdx_put of `bytes` at scope S in a block of 40 threads, and returns the requests.
 template <Mode M, Scope S>
 std::vector<ServingNic::Request> put_together(ServingNic& nic, const std::byte* from, std::uint64_t bytes) {
-  in_grid(nic, 1, 40, 1, [&](auto& ep, std::uint32_t) {
-    EXPECT_EQ((gdx_put<M, S>(ep, remote(0x10000), {const_cast<std::byte*>(from), bytes, 0x88, 0}, bytes)),
+  in_grid<S>(nic, 1, 40, 1, [&](auto& ep, std::uint32_t) {
+    EXPECT_EQ(gdx_put<M>(ep, remote(0x10000), {const_cast<std::byte*>(from), bytes, 0x88, 0}, bytes),
               Status::kOk);
     EXPECT_EQ(gdx_flush(ep), Status::kOk);
   });
@@ -491,7 +493,7 @@ TEST(SharedOpen, other_policy_version_placement_or_length_is_refused) {
   expect(Status::kInvalidArgument, [](EndpointHandle& h) { h.sharing = Sharing::kExclusive; });
   expect(Status::kInvalidArgument, [](EndpointHandle& h) { h.log_send_queue = 5; });
   const auto for_gpu = [](EndpointHandle h) {
-    SharedEndpoint<Placement::kGpu> ep(h);
+    SharedEndpoint<Scope::kThread, Placement::kGpu> ep(h);
     EXPECT_EQ(ep.status(), Status::kInvalidArgument);
   };
   ASSERT_EQ(exec::launch({}, for_gpu, nic.handle()), Status::kOk);
@@ -526,7 +528,7 @@ std::vector<Status> put_warps(ServingNic& nic, Sharing sharing, Bytes bytes_of) 
   if (sharing == Sharing::kExclusive) {
     put_warps<Endpoint<Scope::kWarp>>(nic, &ends, bytes_of);
   } else {
-    put_warps<SharedEndpoint<>>(nic, &ends, bytes_of);
+    put_warps<SharedEndpoint<Scope::kWarp>>(nic, &ends, bytes_of);
   }
   return ends;
 }

@@ -11,7 +11,7 @@
 #include <memory>
 #include <vector>
 
-#include "device/team/team.h"
+#include "device/team.h"
 #include "tests/unit/device/serving_nic.h"
 
 namespace gdx::device {

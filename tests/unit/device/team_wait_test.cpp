@@ -19,7 +19,7 @@ TEST_F(Team, call_to_a_rank_without_a_connection_asks_and_waits_for_it) {
 
 TEST_F(Team, call_to_a_rank_that_cannot_be_connected_ends_with_the_reason) {
   const auto put = [&](auto& t) {
-    return gdx_put<Scope::kThread, Mode::kPull>(t, heap(), heap(), 8, kAbsent);
+    return gdx_put<Mode::kPull, Scope::kThread>(t, heap(), heap(), 8, kAbsent);
   };
   handle_.timeout_ns = 1'000'000;
   EXPECT_EQ(status_of(put), Status::kTimeout);
@@ -43,7 +43,7 @@ TEST_F(Team, flush_after_a_rank_is_gone_fails_what_was_posted_to_it) {
 }
 
 TEST_F(Team, mapped_rank_needs_a_connection_for_the_nics_atomics_only) {
-  EXPECT_EQ(status_of([&](auto& t) { return gdx_put(t, word(1), word(0), 1, kMapped); }), Status::kOk);
+  EXPECT_EQ(status_of([&](auto& t) { return gdx_put(t, word(1), word(0), 8, kMapped); }), Status::kOk);
   EXPECT_EQ(asked_[kMapped], 0u);
   handle_.atomics = TeamAtomics::kNic;
   on_progress_ = [&] {
@@ -70,7 +70,7 @@ TEST_F(Team, push_that_waits_for_a_slot_returns_the_idle_one_of_another_rank) {
     ServingNic& waiter = nic(kAbsent, lane);
     const auto push = [&](std::uint32_t rank) {
       return status_of([&](auto& t) {
-        return gdx_put<Scope::kThread, Mode::kPush>(t.on_lane(lane), heap() + 64, heap() + 64, 32, rank);
+        return gdx_put<Mode::kPush, Scope::kThread>(t.on_lane(lane), heap() + 64, heap() + 64, 32, rank);
       });
     };
     keeper.pool.grant(1, 1);

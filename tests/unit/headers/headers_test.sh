@@ -19,7 +19,7 @@ refuses() {
 }
 
 host_header_under_nvcc_names_the_remedy() {
-  local words='include device/gdx.h in what nvcc compiles'
+  local words='include device/endpoint.h in what nvcc compiles'
   refuses host/gdx.h "$words" "$compiler" -x c++ -std=c++20 -D__CUDACC__ -fsyntax-only
   command -v nvcc >/dev/null || return 0
   refuses host/gdx.h "$words" nvcc -x cu -std=c++17 -o /dev/null -c
@@ -30,7 +30,7 @@ host_header_below_cxx20_names_the_remedy() {
 }
 
 device_header_below_cxx17_names_the_remedy() {
-  refuses device/gdx.h 'compile with -std=c++17' "$compiler" -x c++ -std=c++14 -fsyntax-only
+  refuses device/endpoint.h 'compile with -std=c++17' "$compiler" -x c++ -std=c++14 -fsyntax-only
 }
 
 host_headers_need_no_fmt_nor_json() {
@@ -44,7 +44,7 @@ host_headers_need_no_fmt_nor_json() {
 }
 
 status_that_is_dropped_warns_in_kernels_too() {
-  local kernel='#include "device/team/team.h"
+  local kernel='#include "device/team.h"
     __global__ void kernel(gdx::TeamHandle team) { gdx_flush(team, 0); }' warning='ignoring return'
   "$compiler" -x c++ -std=c++20 -include device/exec/cuda_names.h -I "$root" -fsyntax-only - <<<"$kernel" 2>&1 |
     grep "$warning" >/dev/null || fail "no warning by $compiler"

@@ -4,7 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "device/team/transfer.h"
+#include "device/impl/flush.h"
+#include "device/impl/team_transfer.h"
 
 namespace gdx::device::impl {
 
@@ -114,7 +115,7 @@ GDX_DEVICE Status check_wait(const TeamHandle& team, const TeamSignals& signals)
 // Waits for one signal, of a rank or of any.
 template <Scope S, Placement P>
 GDX_DEVICE Status wait_in_team(const TeamHandle& team, const TeamSignals& one) {
-  return shared_by_leader<S>([&] {
+  return scope_by_leader<S>([&] {
     if (const Status bad = check_wait<P>(team, one); bad != Status::kOk) return bad;
     if (one.has(0)) return Status::kOk;
     return wait_for_signal<P>(team.copy, team.peers, one);

@@ -1,4 +1,4 @@
-// Puts, gets, signals and atomics of a team, over the way that route.h decides.
+// Puts, gets, signals and atomics of a team, over the way that team_route.h decides.
 #pragma once
 
 #include <cstddef>
@@ -6,9 +6,8 @@
 #include <type_traits>
 
 #include "device/impl/direct.h"
-#include "device/impl/open_shared_endpoint.h"
-#include "device/impl/shared_put.h"
-#include "device/team/route.h"
+#include "device/impl/put.h"
+#include "device/impl/team_route.h"
 
 namespace gdx::device::impl {
 
@@ -25,25 +24,26 @@ GDX_DEVICE Signal at_peer(const TeamPeer& peer, const TeamSignal& signal) {
   return {remote_of(peer, signal.place), signal.value, signal.op};
 }
 
-// Posts one WQE by `store(endpoint, first)`, from the leader. `Observed` is the memory whose stores precede
-// it.
-template <Scope S, Placement P, Placement Observed = P, typename Store>
-GDX_DEVICE Status post_to_peer(TeamPeer& peer, Store store) {
-  return shared_by_leader<S>([&] {
+// Posts one WQE, `build(queue, index)`, from the leader. `Observed` is the memory whose stores precede it.
+template <Scope S, Placement P, Placement Observed = P, typename Build>
+GDX_DEVICE Status post_to_peer(TeamPeer& peer, Build build) {
+  return scope_by_leader<S>([&] {
     const EndpointHandle handle = peer.endpoint;  // in registers: after each fence it would be loaded again
-    OpenSharedEndpoint<P> endpoint(handle, peer.queue_pair_word, peer.block_mask);
-    return post_shared_at<Observed>(endpoint, 1, [&](std::uint32_t first) { return store(endpoint, first); });
+    OpenSharedEndpoint<S, P> queue(handle, peer.queue_pair_word, peer.block_mask);
+    return post_in_room<Observed>(queue, 1, Doorbell::kRing, [&](std::uint32_t index) {
+      return store_wqe(queue, index, build(queue, index));
+    });
   });
 }
 
 // Sends a signal. To a mapped peer the NIC's goes behind a release of system scope, so stores come before it.
 template <Scope S, Placement P>
 GDX_DEVICE Status signal_peer(TeamPeer& peer, TeamAtomics atomics, PeerWay way, const TeamSignal& signal) {
-  const auto store = [&](OpenSharedEndpoint<P>& endpoint, std::uint32_t first) {
-    return endpoint.store_signal(first, remote_of(peer, signal.place), signal.value, signal.op);
+  const auto build = [&](auto& queue, std::uint32_t index) {
+    return signal_wqe(queue, index, at_peer(peer, signal));
   };
-  if (way == PeerWay::kNative) return post_to_peer<S, P>(peer, store);
-  if (atomics == TeamAtomics::kNic) return post_to_peer<S, P, Placement::kHost>(peer, store);
+  if (way == PeerWay::kNative) return post_to_peer<S, P>(peer, build);
+  if (atomics == TeamAtomics::kNic) return post_to_peer<S, P, Placement::kHost>(peer, build);
   auto* const word = reinterpret_cast<std::uint64_t*>(mapped_of(peer, signal.place));
   if (signal.op == SignalOp::kSet) {
     set_direct<S>(word, signal.value);
@@ -76,23 +76,16 @@ struct TeamHelp {
 };
 
 // Puts by `way`, whose ranges have been checked. `bytes` may be 0.
-template <Scope S, Mode M, Placement P, typename Tail>
+template <Mode M, Scope S, Placement P, typename Tail>
 GDX_DEVICE Status put_to_peer(const TeamHandle* team, TeamPeer& peer, PeerWay way, const TeamPlace& to,
                               const LocalMemory& from, std::uint64_t bytes, const Tail& tail) {
   if (way == PeerWay::kNative) {
-    OpenSharedEndpoint<P> endpoint(peer.endpoint, peer.queue_pair_word, peer.block_mask);
-    return put_shared<M, S>(endpoint, remote_of(peer, to), from, bytes, at_peer(peer, tail),
-                            TeamHelp{team, team->rank});
+    OpenSharedEndpoint<S, P> queue(peer.endpoint, peer.queue_pair_word, peer.block_mask);
+    return put<M, Copy::kStores>(queue, remote_of(peer, to), from, bytes, at_peer(peer, tail),
+                                 Doorbell::kRing, TeamHelp{team, team->rank});
   }
   if (bytes != 0) copy_direct<S>(mapped_of(peer, to), from.address, bytes);
   return signal_peer<S, P>(peer, team->atomics, way, tail);
-}
-
-// Returns the bytes of `count` elements; of a count beyond any message a length that is refused.
-template <typename T>
-GDX_DEVICE std::uint64_t bytes_of(std::uint64_t count) {
-  if constexpr (sizeof(T) == 1) return count;
-  return count > mlx5::kMaxMessageBytes ? ~std::uint64_t{0} : count * sizeof(T);
 }
 
 // Ranges and rank that a call names, for code out of line.
@@ -154,7 +147,7 @@ using PlacedTail = std::conditional_t<Tail::kBlocks == 0, NoSignal, TeamSignal>;
 
 // Every put of a wide scope, and a thread's unusual ones. These are refused, empty, or in a window beyond the
 // heap. Others go to a peer that the thread does not reach by a queue pair alone.
-template <Scope S, Mode M, Placement P, typename Tail>
+template <Mode M, Scope S, Placement P, typename Tail>
 GDX_OUT_OF_LINE Status put_anywhere(const TeamHandle* team, TeamPeer* peers, std::uint32_t layout,
                                     TeamPut put, Tail tail) {
   if (layout != team_layout(P)) return layout_status(layout);
@@ -179,7 +172,7 @@ GDX_OUT_OF_LINE Status put_anywhere(const TeamHandle* team, TeamPeer* peers, std
   if (is_refusal(outcome))
     return record_fault(team, static_cast<Status>(outcome), put.rank, put.to, put.bytes);
   const LocalMemory source{const_cast<std::byte*>(put.from), put.bytes, team->windows[from.window].lkey, 0};
-  return put_to_peer<S, M, P>(team, *peer, static_cast<PeerWay>(outcome), to, source, put.bytes, placed);
+  return put_to_peer<M, S, P>(team, *peer, static_cast<PeerWay>(outcome), to, source, put.bytes, placed);
 }
 
 // The endpoint of a record, loaded 16 B at a time. Without the copy in registers the compiler would load a
@@ -210,7 +203,7 @@ GDX_DEVICE bool is_length(const TeamHandle& team, std::uint64_t bytes) {
 }
 
 // A thread's pull within the heap to a peer beyond the NIC is inline; all else is a function call.
-template <Scope S, Mode M, Placement P, typename Tail>
+template <Mode M, Scope S, Placement P, typename Tail>
 GDX_DEVICE Status put_in_team(const TeamHandle& team, const TeamPut& put, const Tail& tail) {
   if constexpr (S == Scope::kThread && M == Mode::kPull) {
     // Words, because each && would be a branch.
@@ -221,17 +214,18 @@ GDX_DEVICE Status put_in_team(const TeamHandle& team, const TeamPut& put, const 
     const TeamPeer& peer = team.peers[put.rank];
     const WayAndKey found = is_usual != 0 ? way_and_key_of(peer) : WayAndKey{};
     if (found.way == PeerWay::kNative) [[likely]] {
-      const TeamQueue queue = load_queue(peer);
-      OpenSharedEndpoint<P> endpoint(queue.handle, queue.queue_pair_word, queue.block_mask);
+      const TeamQueue record = load_queue(peer);
+      OpenSharedEndpoint<S, P> queue(record.handle, record.queue_pair_word, record.block_mask);
       const auto remote = [&](const void* own) {
-        return RemoteMemory{queue.heap_distance + reinterpret_cast<std::uint64_t>(own), 0, found.heap_rkey,
+        return RemoteMemory{record.heap_distance + reinterpret_cast<std::uint64_t>(own), 0, found.heap_rkey,
                             0};
       };
       const LocalMemory from{const_cast<std::byte*>(put.from), put.bytes, team.windows[0].lkey, 0};
-      return pull_shared<S>(endpoint, remote(put.to), from, put.bytes, nic_tail(tail, remote));
+      return post_pull(queue, remote(put.to), from, static_cast<std::uint32_t>(put.bytes),
+                       nic_tail(tail, remote), Doorbell::kRing);
     }
   }
-  return put_anywhere<S, M, P>(team.copy, team.peers, team.layout, put, tail);
+  return put_anywhere<M, S, P>(team.copy, team.peers, team.layout, put, tail);
 }
 
 // Checks layout and rank, the first step of a call that begins out of line or has no ranges.
@@ -271,11 +265,9 @@ GDX_DEVICE Status put_value_in_team(const TeamHandle& team, T* to, const T& valu
     put_value_direct<S, sizeof(T)>(mapped_of(*route.peer, place), bits);
     return Status::kOk;
   }
-  return post_to_peer<S, P>(*route.peer, [&](OpenSharedEndpoint<P>& endpoint, std::uint32_t first) {
-    const RemoteMemory remote = remote_of(*route.peer, place);
-    const std::uint32_t fence = endpoint.handle().signal_fence;
-    if constexpr (sizeof(T) > 8) return endpoint.store_wide_value(first, remote, bits, fence);
-    return endpoint.store_value(first, remote, bits.low, sizeof(T), fence);
+  return post_to_peer<S, P>(*route.peer, [&](auto& queue, std::uint32_t index) {
+    return value_wqe<sizeof(T)>(queue, index, remote_of(*route.peer, place), bits,
+                                queue.handle().signal_fence);
   });
 }
 
@@ -309,19 +301,14 @@ GDX_DEVICE Status get_in_team(const TeamHandle& team, const TeamPut& get) {
     return Status::kOk;
   }
   const LocalMemory local{get.to, get.bytes, team.copy->windows[to.window].lkey, 0};
-  return post_to_peer<S, P>(*route.peer, [&](OpenSharedEndpoint<P>& endpoint, std::uint32_t first) {
-    return endpoint.store_transfer(first, mlx5::WqeOpcode::kRdmaRead, remote_of(*route.peer, from), local,
-                                   static_cast<std::uint32_t>(get.bytes));
+  return post_to_peer<S, P>(*route.peer, [&](auto& queue, std::uint32_t index) {
+    return transfer_wqe(queue, index, mlx5::WqeOpcode::kRdmaRead, remote_of(*route.peer, from), local,
+                        static_cast<std::uint32_t>(get.bytes));
   });
 }
 
-// An atomic with operands as the WQE has them; `change` is what a processor does instead.
-struct TeamAtomic {
-  mlx5::WqeOpcode opcode;
-  std::uint64_t operand;
-  std::uint64_t compare;
-};
-GDX_DEVICE std::uint64_t change_by_processor(std::uint64_t* word, const TeamAtomic& atomic) {
+// Does what a NIC would do, on a processor.
+GDX_DEVICE std::uint64_t change_by_processor(std::uint64_t* word, const Atomic& atomic) {
   if (atomic.opcode == mlx5::WqeOpcode::kAtomicFetchAdd)
     return exec::fetch_add_in_system(word, atomic.operand);
   return exec::compare_swap_in_system(word, atomic.compare, atomic.operand);
@@ -329,7 +316,7 @@ GDX_DEVICE std::uint64_t change_by_processor(std::uint64_t* word, const TeamAtom
 
 template <Scope S, Placement P>
 GDX_DEVICE Status atomic_in_team(const TeamHandle& team, std::uint64_t* original, std::uint64_t* target,
-                                 const TeamAtomic& atomic, std::uint32_t rank) {
+                                 const Atomic& atomic, std::uint32_t rank) {
   const bool by_nic = team.atomics == TeamAtomics::kNic;
   if (const Status bad = check_rank<P>(team, rank); bad != Status::kOk) return bad;
   TeamPlace to{};
@@ -344,12 +331,10 @@ GDX_DEVICE Status atomic_in_team(const TeamHandle& team, std::uint64_t* original
                      [&](std::uint64_t* word) { return change_by_processor(word, atomic); });
     return Status::kOk;
   }
-  return post_to_peer<S, P, Placement::kHost>(
-      *route.peer, [&](OpenSharedEndpoint<P>& endpoint, std::uint32_t first) {
-        return endpoint.store_atomic(first, atomic.opcode, remote_of(*route.peer, to), atomic.operand,
-                                     atomic.compare, reinterpret_cast<std::byte*>(original),
-                                     team.copy->windows[result.window].lkey, endpoint.handle().signal_fence);
-      });
+  return post_to_peer<S, P, Placement::kHost>(*route.peer, [&](auto& queue, std::uint32_t index) {
+    return atomic_wqe(queue, index, atomic, remote_of(*route.peer, to), original,
+                      team.copy->windows[result.window].lkey, queue.handle().signal_fence);
+  });
 }
 
 // Waits until everything posted to the peer is complete, in a call that began at `began_ns`. A peer that is

@@ -1,20 +1,20 @@
 // The device API on a team. Memory is named by an own pointer into the symmetric heap or another window of
 // the team. A peer is named by its rank.
 //
-//   gdx_put_signal(team, x + mine, x + mine, n, arrived, 1, SignalOp::kAdd, rank)    at rank's x + mine
+//   gdx_put_signal(team, x + mine, x + mine, bytes, arrived, 1, SignalOp::kAdd, rank)    at rank's x + mine
 //   gdx_wait(team, arrived, Compare::kGreaterEqual, 1, rank)                         this rank's arrived
 //
 // Rules for every call:
+//  - Template arguments are a Mode, a Scope and a Placement, in this order, where a call has them.
 //  - Scope S: kThread calls for itself; of a warp or block all threads call together, with equal arguments,
 //    and get the same Status. Any number of scopes may call at a time.
 //  - kOk means posted to a NIC, or stored for a mapped peer. Sources of pulls may be reused after gdx_flush.
 //  - A pointer outside the team's windows, a rank that does not exist, or a signal that is not 8-byte aligned
 //    is refused by the call: kInvalidArgument, kRemoteInvalid. Nothing is sent, and the team goes on. The
 //    host's Team::describe_fault() names the first.
-//  - Lengths are in elements of the pointer's type, 1 GiB at most. 0 changes nothing, and a
-//    signal with it is sent alone.
+//  - Lengths are in bytes, as on endpoints, 1 GiB at most. 0 changes nothing, and a signal with it is sent.
 //  - A call to a rank without a connection asks for one and waits, within the team's timeout: kTimeout,
-//    kAborted, kPeerUnreachable. Later failures of the connection are those of device/shared.h.
+//    kAborted, kPeerUnreachable. Later failures of the connection are those of a SharedEndpoint.
 //  - "Errors: the rules'" means the statuses above.
 //
 // Ordering towards one rank, on one lane:
@@ -32,32 +32,29 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "device/team/wait.h"
+#include "device/impl/team_wait.h"
+#include "device/options.h"
 
 namespace gdx {
 
-// Copies `count` elements from `from` to the place of `to` at `rank`.
+// Copies `bytes` of `from` to the place of `to` at `rank`.
 // Errors: the rules'; kInvalidLength for more than 1 GiB; kUnsupported for push or bounce on a team without
 // such memory.
-template <Scope S = Scope::kThread, Mode M = Mode::kAuto, Placement P = Placement::kHost, typename T>
-GDX_DEVICE Status gdx_put(const TeamHandle& team, T* to, const T* from, std::size_t count,
+template <Mode M = Mode::kAuto, Scope S = Scope::kThread, Placement P = Placement::kHost>
+GDX_DEVICE Status gdx_put(const TeamHandle& team, void* to, const void* from, std::size_t bytes,
                           std::uint32_t rank) {
-  return device::impl::put_in_team<S, M, P>(
-      team,
-      {reinterpret_cast<std::byte*>(to), reinterpret_cast<const std::byte*>(from),
-       device::impl::bytes_of<T>(count), rank},
+  return device::impl::put_in_team<M, S, P>(
+      team, {static_cast<std::byte*>(to), static_cast<const std::byte*>(from), bytes, rank},
       device::impl::NoSignal{});
 }
 
 // Makes gdx_put, then gdx_signal, under one doorbell where the NIC takes both. Errors: those of both calls.
-template <Scope S = Scope::kThread, Mode M = Mode::kAuto, Placement P = Placement::kHost, typename T>
-GDX_DEVICE Status gdx_put_signal(const TeamHandle& team, T* to, const T* from, std::size_t count,
+template <Mode M = Mode::kAuto, Scope S = Scope::kThread, Placement P = Placement::kHost>
+GDX_DEVICE Status gdx_put_signal(const TeamHandle& team, void* to, const void* from, std::size_t bytes,
                                  std::uint64_t* signal, std::uint64_t value, SignalOp op,
                                  std::uint32_t rank) {
-  return device::impl::put_in_team<S, M, P>(
-      team,
-      {reinterpret_cast<std::byte*>(to), reinterpret_cast<const std::byte*>(from),
-       device::impl::bytes_of<T>(count), rank},
+  return device::impl::put_in_team<M, S, P>(
+      team, {static_cast<std::byte*>(to), static_cast<const std::byte*>(from), bytes, rank},
       device::impl::TeamWord{signal, value, op});
 }
 
@@ -74,14 +71,13 @@ GDX_DEVICE Status gdx_signal(const TeamHandle& team, std::uint64_t* signal, std:
   return device::impl::signal_in_team<S, P>(team, device::impl::TeamWord{signal, value, op}, rank);
 }
 
-// Copies `count` elements from the place of `from` at `rank` to `to`, complete after gdx_flush. Errors: the
+// Copies `bytes` from the place of `from` at `rank` to `to`, complete after gdx_flush. Errors: the
 // rules'; kInvalidLength for more than 1 GiB.
-template <Scope S = Scope::kThread, Placement P = Placement::kHost, typename T>
-GDX_DEVICE Status gdx_get(const TeamHandle& team, T* to, const T* from, std::size_t count,
+template <Scope S = Scope::kThread, Placement P = Placement::kHost>
+GDX_DEVICE Status gdx_get(const TeamHandle& team, void* to, const void* from, std::size_t bytes,
                           std::uint32_t rank) {
   return device::impl::get_in_team<S, P>(
-      team, {reinterpret_cast<std::byte*>(to), reinterpret_cast<const std::byte*>(from),
-             device::impl::bytes_of<T>(count), rank});
+      team, {static_cast<std::byte*>(to), static_cast<const std::byte*>(from), bytes, rank});
 }
 
 // Atomically adds to the word at `rank`. Its old value is in `*original` after gdx_flush: 8 B of this rank's
@@ -108,7 +104,7 @@ GDX_DEVICE Status gdx_compare_swap(const TeamHandle& team, std::uint64_t* origin
 template <Scope S = Scope::kThread, Placement P = Placement::kHost>
 GDX_DEVICE Status gdx_flush(const TeamHandle& team, std::uint32_t rank) {
   if (team.layout != team_layout(P)) return device::impl::layout_status(team.layout);
-  return device::impl::shared_by_leader<S>([&] {
+  return device::impl::scope_by_leader<S>([&] {
     if (rank >= team.size)
       return device::impl::record_fault(team.copy, Status::kInvalidArgument, rank, nullptr, 0);
     return device::impl::flush_ranks<P>(team, rank, rank + 1);
@@ -119,7 +115,7 @@ GDX_DEVICE Status gdx_flush(const TeamHandle& team, std::uint32_t rank) {
 template <Scope S = Scope::kThread, Placement P = Placement::kHost>
 GDX_DEVICE Status gdx_quiet(const TeamHandle& team) {
   if (team.layout != team_layout(P)) return device::impl::layout_status(team.layout);
-  return device::impl::shared_by_leader<S>([&] {
+  return device::impl::scope_by_leader<S>([&] {
     if (team.peers == nullptr)  // the lane does not exist
       return device::impl::record_fault(team.copy, Status::kInvalidArgument, team.size, nullptr, 0);
     return device::impl::flush_ranks<P>(team, 0, team.size);
@@ -152,7 +148,7 @@ template <Scope S = Scope::kThread, Placement P = Placement::kHost>
 GDX_DEVICE Status gdx_wait_all(const TeamHandle& team, const std::uint64_t* signals,
                                const std::uint32_t* ranks, std::uint32_t count, Compare how,
                                std::uint64_t value) {
-  return device::impl::shared_by_leader<S>([&] {
+  return device::impl::scope_by_leader<S>([&] {
     const device::impl::TeamSignals all{signals, count, ranks, kAnyTeamRank, how, value};
     if (count == 0 && team.layout == team_layout(P)) return Status::kOk;
     if (const Status bad = device::impl::check_wait<P>(team, all); bad != Status::kOk) return bad;
@@ -168,7 +164,7 @@ GDX_DEVICE Status gdx_wait_any(const TeamHandle& team, const std::uint64_t* sign
                                const std::uint32_t* ranks, std::uint32_t count, Compare how,
                                std::uint64_t value, std::uint32_t* index, std::uint32_t from = 0) {
   std::uint32_t found = 0;
-  const Status status = device::impl::shared_by_leader<S>([&] {
+  const Status status = device::impl::scope_by_leader<S>([&] {
     const device::impl::TeamSignals any{signals, count, ranks, kAnyTeamRank, how, value};
     if (const Status bad = device::impl::check_wait<P>(team, any); bad != Status::kOk) return bad;
     return device::impl::wait_for_any<P>(team.copy, team.peers, any, from, &found);
