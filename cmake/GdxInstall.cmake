@@ -1,6 +1,7 @@
-# Install and export: headers under include/gdx, one CMake package with gdx::host, gdx::device, gdx::device_cpu and
-# gdx::topo, and what they stand on.
+# Install and export: headers under include/gdx, one CMake package with gdx::gdx, gdx::device and gdx::device_cpu, with
+# gdx::host and gdx::topo, which are the archives, and what they stand on.
 include(CMakePackageConfigHelpers)
+set(CMAKE_INSTALL_DEFAULT_COMPONENT_NAME libgdx-dev)
 
 # Each after those that it links.
 set(libraries proto base cuda_driver device device_cpu topo gpu calibration bootstrap ipc hca memory credits staging queue
@@ -13,6 +14,7 @@ foreach(library ${libraries})
   set_target_properties(gdx_${library} PROPERTIES EXPORT_NAME ${library})
   gdx_install(gdx_${library} EXPORT gdx)
 endforeach()
+gdx_install(gdx_shared EXPORT gdx LIBRARY COMPONENT libgdx0 NAMELINK_COMPONENT libgdx-dev)
 set(folders proto base device driver-shim/cuda)
 foreach(folder bootstrap calibration direct gpu hca memory queue staging team topo)
   list(APPEND folders host/${folder})
@@ -35,8 +37,14 @@ install(FILES ${CMAKE_CURRENT_BINARY_DIR}/gdx-config.cmake ${CMAKE_CURRENT_BINAR
 
 file(RELATIVE_PATH from_libdir /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
 string(REGEX REPLACE "/$" "" from_libdir ${from_libdir})
-configure_file(cmake/gdx.pc.in gdx.pc @ONLY)
-install(FILES ${CMAKE_CURRENT_BINARY_DIR}/gdx.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+# gdx_write_pkg_config(NAME REQUIRES LIBRARIES)
+function(gdx_write_pkg_config name requires libraries)
+  configure_file(cmake/gdx.pc.in ${name}.pc @ONLY)
+  install(FILES ${CMAKE_CURRENT_BINARY_DIR}/${name}.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+endfunction()
+gdx_write_pkg_config(gdx "libibverbs libmlx5" "-lgdx_device_cpu -lgdx -lboost_context -lpthread")
+# Whoever links the archives needs the libraries below them too.
+gdx_write_pkg_config(gdx-static "libibverbs libmlx5 hwloc" "${archives} -lfmt -lboost_context -ldl -lpthread")
 
 get_property(installed GLOBAL PROPERTY gdx_installed)
 list(TRANSFORM installed REPLACE "(.+)" "$<TARGET_FILE:\\1>\n")

@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/trace.h"
+#include "host/team/only_copy.h"
 #include "host/team/team_state.h"
 
 namespace gdx {
@@ -42,7 +43,7 @@ struct Team::Impl {
 };
 
 Result<Team> Team::Impl::establish(std::shared_ptr<TeamState> state, const Result<void>& opened) {
-  auto table = GDX_TRY(state->establish(opened));
+  auto table = GDX_TRY(state->establish(opened ? team::check_only_copy() : opened));
   auto impl = std::make_unique<Impl>();
   impl->table = std::move(table);
   impl->rank = state->world().rank();

@@ -31,8 +31,9 @@ class Team {
   // Joins the world of `gdx run`, or of one rank. Opens an HCA, makes pools and the heap. Starts a thread
   // that connects ranks once they need it. Collective.
   // Errors: kInvalidArgument naming the option, its value and its range, or the rank whose heap_bytes or
-  // lanes differ; those of World::join, Hca::open, StagingPool::create, allocate_shareable_memory,
-  // Gpu::open, PeerMapping::exchange, ConnectorService::listen; with connect_all those of connect().
+  // lanes differ; kUnsupported where a process holds two copies of gdx; those of World::join, Hca::open,
+  // StagingPool::create, allocate_shareable_memory, Gpu::open, PeerMapping::exchange,
+  // ConnectorService::listen; with connect_all those of connect().
   [[nodiscard]] static Result<Team> create(const TeamOptions& options = {});
   // Takes the program's own parts, which must outlive the team and stay where they are. Errors: those of the
   // other create(), but for the parts.

@@ -36,18 +36,26 @@ headers=$(grep -rlE '#include *[<"](fmt|spdlog|nlohmann)/' "$folder/gdx/include"
 step cmake -G Ninja -S "$own" -B "$folder/build" -DCMAKE_PREFIX_PATH="$folder/gdx" -DCMAKE_CXX_COMPILER="$3" \
   -DCMAKE_DISABLE_FIND_PACKAGE_{fmt,spdlog,nlohmann_json}=ON
 step cmake --build "$folder/build"
-grep -q '^\.SH "GDX MODEL"$' "$folder/gdx/share/man/man1/gdx.1" || { echo "FAILED: no manual page" >&2 && exit 1; }
-grep -q '^\.SH ENVIRONMENT$' "$folder/gdx/share/man/man8/gdxd.8" || { echo "FAILED: no manual page of gdxd" >&2 && exit 1; }
+zgrep -q '^\.SH "GDX MODEL"$' "$folder/gdx/share/man/man1/gdx.1.gz" || { echo "FAILED: no manual page" >&2 && exit 1; }
+zgrep -q '^\.SH ENVIRONMENT$' "$folder/gdx/share/man/man8/gdxd.8.gz" || { echo "FAILED: no manual page of gdxd" >&2 && exit 1; }
 grep -qx "ExecStart=$folder/gdx/bin/gdxd" "$folder/gdx/lib/systemd/system/gdxd.service" || { echo "FAILED: the unit starts another gdxd" >&2 && exit 1; }
 step bash -c '. "$1" && complete -p gdx' - "$folder/gdx/share/bash-completion/completions/gdx"
 run_put "$folder/build/put"
 
 export PKG_CONFIG_PATH=$folder/gdx/$4/pkgconfig
-step pkg-config --print-errors --exists gdx
-# Words, each a flag.
-# shellcheck disable=SC2046
-step "$3" -std=c++20 -o "$folder/put" "$own/main.cpp" -x c++ "$own/put.cu" -x none $(pkg-config --cflags --libs gdx)
-run_put "$folder/put"
+export LD_LIBRARY_PATH=$folder/gdx/$4
+for package in gdx gdx-static; do
+  step pkg-config --print-errors --exists $package
+  # Words, each a flag.
+  # shellcheck disable=SC2046
+  step "$3" -std=c++20 -o "$folder/put" "$own/main.cpp" -x c++ "$own/put.cu" -x none $(pkg-config --cflags --libs $package)
+  run_put "$folder/put"
+  case $package:$(ldd "$folder/put" | grep -c 'libgdx.so.0 =>') in
+    gdx:1 | gdx-static:0) ;;
+    *) echo "FAILED: pkg-config $package links the other of archives and libgdx.so.0" >&2 && exit 1 ;;
+  esac
+done
+unset LD_LIBRARY_PATH
 
 step cmake -G Ninja -S "$2/examples" -B "$folder/examples" -DCMAKE_PREFIX_PATH="$folder/gdx" -DCMAKE_CXX_COMPILER="$3"
 step cmake --build "$folder/examples" --target ring_allreduce
