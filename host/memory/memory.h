@@ -7,7 +7,6 @@
 #include <span>
 
 #include "base/descriptor.h"
-#include "base/mapped_pages.h"
 #include "base/result.h"
 #include "host/hca/handles.h"
 #include "host/hca/hca.h"
@@ -60,6 +59,8 @@ class Memory {
   // mappings keep the pages.
   [[nodiscard]] int file() const { return file_.value(); }
   // Returns the region's name for kernels of this rank.
+  // The pages of allocated memory, which stay mapped while a copy of this lives; null in registered memory.
+  [[nodiscard]] const std::shared_ptr<std::byte>& pages() const { return owned_; }
   [[nodiscard]] LocalMemory local() const { return {data_, bytes_, lkey(), 0}; }
   // Returns the region's name for a peer's kernels, exchanged at bootstrap.
   [[nodiscard]] RemoteMemory remote() const {
@@ -75,7 +76,7 @@ class Memory {
 
   std::byte* data_ = nullptr;
   std::size_t bytes_ = 0;
-  MappedPages owned_;  // before the registration: unmapped after it
+  std::shared_ptr<std::byte> owned_;  // before the registration: unmapped after it
   MrHandle mr_;
   std::shared_ptr<void> remote_;  // a registration by gdxd
   std::uint32_t lkey_ = 0;

@@ -167,6 +167,11 @@ std::span<std::byte> Team::heap() const {
   return state ? state->windows().heap() : std::span<std::byte>{};
 }
 
+std::shared_ptr<std::byte> Team::heap_pages() const {
+  const auto state = impl_->state.lock();
+  return state ? state->windows().window(0).memory.pages() : nullptr;
+}
+
 std::uint64_t Team::bytes_free() const {
   const auto state = impl_->state.lock();
   return state ? state->windows().pieces().bytes_free() : 0;

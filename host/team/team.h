@@ -84,6 +84,9 @@ class Team {
   [[nodiscard]] std::uint32_t size() const;
   // This rank's heap. In GPU memory the host must not touch it.
   [[nodiscard]] std::span<std::byte> heap() const;
+  // Its pages, which stay mapped in this process while a copy of this lives, also when the team has ended.
+  // Null in GPU memory, and once the team is closed.
+  [[nodiscard]] std::shared_ptr<std::byte> heap_pages() const;
   [[nodiscard]] std::uint64_t bytes_free() const;
   [[nodiscard]] TeamAtomics atomics() const;
   // Connects to `rank` on all lanes, as a kernel's first call would, and waits for TeamOptions::timeout_ns at

@@ -70,6 +70,7 @@ const std::vector<Layer>& layers() {
       {"host",
        {"host/team", "host/direct", "host/queue", "host/staging", "host/memory", "host/hca", "host/gpu",
         "host/bootstrap", "base"}},
+      {"python", {"call.h", "host", "device/team", "base"}},
       {"host/programs/calibrate",
        {"host", "host/staging", "host/calibration", "host/hca", "host/gpu", "device", "device/impl", "base",
         "proto"}},
@@ -358,7 +359,7 @@ std::vector<Source> read_all(const std::set<std::string>& extensions) {
   std::vector<Source> found;
   const fs::path root = GDX_SOURCE_DIR;
   for (const char* folder : {"base", "proto", "device", "driver-shim", "host", "demo", "examples", "tests",
-                             "perf", "papers", "cmake", "docs"}) {
+                             "perf", "papers", "python", "cmake", "docs"}) {
     for (const auto& entry : fs::recursive_directory_iterator(root / folder)) {
       const fs::path& file = entry.path();
       if (extensions.contains(file.extension().string()) || extensions.contains(file.filename().string()))

@@ -1,0 +1,23 @@
+"""The exception of gdx."""
+
+from __future__ import annotations
+
+from gdx._gdx import Status
+
+
+class Error(RuntimeError):
+    """A call that failed. str() is one line: what happened, to what, what to do next.
+
+    status: the reason. rank: the rank that the call named, or that failed; None where no single one is known.
+    """
+
+    status: Status
+    rank: int | None
+
+    def __init__(self, message: str, status: Status, rank: int | None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.rank = rank
+
+    def __reduce__(self) -> tuple[type[Error], tuple[str, Status, int | None]]:
+        return Error, (str(self), self.status, self.rank)

@@ -1,0 +1,303 @@
+// The module gdx._gdx: teams, and the calls of the host on them. gdx/__init__.py makes arrays of it.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string_view.h>
+
+#include <cmath>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+
+#include "base/own_process.h"
+#include "call.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace gdx::python {
+namespace {
+
+using Source = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
+using Target = nb::ndarray<nb::c_contig, nb::device::cpu>;
+using Word = nb::ndarray<std::uint64_t, nb::ro, nb::c_contig, nb::device::cpu>;
+using HeapBytes = nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>>;
+using Rank = std::optional<std::uint32_t>;
+
+// Raises gdx.Error.
+[[noreturn]] void raise(Status status, std::string_view message, Rank rank) {
+  const nb::object type = nb::module_::import_("gdx._error").attr("Error");
+  const nb::object error = type(message, status, rank);
+  PyErr_SetObject(type.ptr(), error.ptr());
+  throw nb::python_error();
+}
+
+SignalOp op_of(std::string_view op) {
+  if (op == "set") return SignalOp::kSet;
+  if (op == "add") return SignalOp::kAdd;
+  throw nb::value_error("op: use \"set\" or \"add\"");
+}
+
+Compare compare_of(std::string_view compare) {
+  constexpr std::string_view kNames[] = {"==", "!=", ">=", ">", "<=", "<"};
+  for (int i = 0; i < 6; ++i) {
+    if (compare == kNames[i]) return static_cast<Compare>(i);
+  }
+  throw nb::value_error("compare: use \"==\", \"!=\", \">=\", \">\", \"<=\" or \"<\"");
+}
+
+std::uint64_t* word_of(const Word& word) {
+  if (word.size() != 1) throw nb::value_error("a signal is one element of uint64, such as signals[3:4]");
+  return const_cast<std::uint64_t*>(word.data());
+}
+
+template <typename To, typename From>
+std::size_t equal_bytes(const To& to, const From& from) {
+  if (to.nbytes() != from.nbytes()) throw nb::value_error("source and target have different lengths");
+  return to.nbytes();
+}
+
+template <typename Array>
+std::byte* bytes_of(const Array& array) {
+  return static_cast<std::byte*>(const_cast<void*>(static_cast<const void*>(array.data())));
+}
+
+// The interpreter's lock guards the members.
+class PyTeam {
+ public:
+  PyTeam(std::uint64_t heap_bytes, std::optional<double> timeout_s) {
+    TeamOptions options;
+    options.heap_bytes = heap_bytes;
+    options.gpu = std::nullopt;
+    if (timeout_s) {
+      if (!(*timeout_s > 0 && *timeout_s <= 3600))
+        throw nb::value_error("timeout_s: use 0 to 3600, and not 0");
+      options.timeout_ns = static_cast<std::uint64_t>(std::ceil(*timeout_s * 1e9));
+    }
+    auto made = [&] {
+      const nb::gil_scoped_release released;
+      return Team::create(options);
+    }();
+    team_.emplace(take(std::move(made)));
+  }
+  PyTeam(const PyTeam&) = delete;
+  PyTeam& operator=(const PyTeam&) = delete;
+  ~PyTeam() {
+    const nb::gil_scoped_release released;
+    team_.reset();
+  }
+
+  [[nodiscard]] std::uint32_t rank() const { return opened().rank(); }
+  [[nodiscard]] std::uint32_t size() const { return opened().size(); }
+
+  void close() {
+    if (!team_) return;
+    if (calls_ != 0)
+      raise(Status::kBusy, "another thread is in a call of this team: let it return first", {});
+    auto closed = [this] {
+      Team team = *std::exchange(team_, std::nullopt);
+      const nb::gil_scoped_release released;
+      return team.close();
+    }();
+    take(std::move(closed));
+  }
+
+  void barrier() {
+    take(collective([](Team& team) { return team.barrier(); }));
+  }
+
+  HeapBytes allocate(std::uint64_t bytes) {
+    const std::shared_ptr<std::byte> pages = opened().heap_pages();
+    if (!pages) raise(Status::kUnsupported, "the heap is memory of a GPU: make arrays of it there", {});
+    void* const memory = take(collective([bytes](Team& team) { return team.allocate_bytes(bytes); }));
+    const nb::capsule owner(new std::shared_ptr<std::byte>(pages), [](void* kept) noexcept {
+      delete static_cast<std::shared_ptr<std::byte>*>(kept);
+    });
+    return HeapBytes(memory, {bytes}, owner);
+  }
+
+  void free(const Source& array) {
+    take(collective([at = bytes_of(array)](Team& team) { return team.free(at); }));
+  }
+
+  void put(const Source& to, const Source& from, std::uint32_t rank) {
+    const std::size_t bytes = equal_bytes(to, from);
+    call(rank,
+         [&](const TeamHandle& team) { return gdx_put(team, bytes_of(to), bytes_of(from), bytes, rank); });
+  }
+
+  void put_signal(const Source& to, const Source& from, const Word& signal, std::uint64_t value,
+                  std::uint32_t rank, std::string_view op) {
+    const std::size_t bytes = equal_bytes(to, from);
+    std::uint64_t* const word = word_of(signal);
+    const SignalOp how = op_of(op);
+    call(rank, [&](const TeamHandle& team) {
+      return gdx_put_signal(team, bytes_of(to), bytes_of(from), bytes, word, value, how, rank);
+    });
+  }
+
+  void signal(const Word& signal, std::uint64_t value, std::uint32_t rank, std::string_view op) {
+    std::uint64_t* const word = word_of(signal);
+    const SignalOp how = op_of(op);
+    call(rank, [&](const TeamHandle& team) { return gdx_signal(team, word, value, how, rank); });
+  }
+
+  void wait(const Word& signal, std::string_view compare, std::uint64_t value, Rank rank) {
+    const std::uint64_t* const word = word_of(signal);
+    const Compare how = compare_of(compare);
+    call(rank, [&](const TeamHandle& team) {
+      return rank ? gdx_wait(team, word, how, value, *rank) : gdx_wait(team, word, how, value);
+    });
+  }
+
+  void get(const Target& to, const Source& from, std::uint32_t rank) {
+    const std::size_t bytes = equal_bytes(to, from);
+    call(rank,
+         [&](const TeamHandle& team) { return gdx_get(team, bytes_of(to), bytes_of(from), bytes, rank); });
+  }
+
+  void quiet(Rank rank) {
+    call(rank, [&](const TeamHandle& team) { return rank ? gdx_flush(team, *rank) : gdx_quiet(team); });
+  }
+
+ private:
+  [[nodiscard]] Team& opened() {
+    if (!team_) raise(Status::kInvalidArgument, "the team is closed: make another", {});
+    return *team_;
+  }
+  [[nodiscard]] const Team& opened() const { return const_cast<PyTeam*>(this)->opened(); }
+
+  template <typename T>
+  static T take(Result<T> result) {
+    if (!result) raise(result.error().status, result.error().message, {});
+    return std::move(result).take();
+  }
+
+  template <typename Body>
+  std::invoke_result_t<Body, Team&> collective(Body body) {
+    Team& team = opened();
+    const InCall in_call(calls_);
+    const nb::gil_scoped_release released;
+    return body(team);
+  }
+
+  template <typename Body>
+  void call(Rank rank, Body body) {
+    Team& team = opened();
+    if (!process_.is_here())
+      raise(Status::kInvalidArgument, "this process was forked from the rank's: make the call there", rank);
+    if (Call::is_running())
+      raise(Status::kBusy, "this thread is in a call already: let the signal's handler leave calls to others",
+            rank);
+    const TeamHandle handle = team.handle();
+    Status status = Status::kOk;
+    {
+      const InCall in_call(calls_);
+      status = Call(handle).run(body);
+    }
+    if (status == Status::kOk && PyErr_Occurred() == nullptr) return;
+    const Fault fault = take_fault(team, handle, status);
+    if (PyErr_Occurred() != nullptr) throw nb::python_error();
+    raise(status, fault.message, rank ? rank : fault.rank);
+  }
+
+  struct Fault {
+    std::string message;
+    Rank rank;
+  };
+  // Empties the team's record, so that the next failure is described. Of calls that fail beside one another
+  // the record has only one.
+  Fault take_fault(Team& team, const TeamHandle& handle, Status status) const {
+    if (calls_ != 0 || handle.fault->status != status) return {status_name(status), {}};
+    const std::uint32_t rank = handle.fault->rank;
+    Fault fault{team.describe_fault(), rank < handle.size ? Rank(rank) : std::nullopt};
+    team.clear_fault();
+    return fault;
+  }
+
+  // Keeps close() away.
+  class InCall {
+   public:
+    explicit InCall(int& calls) : calls_(calls) { ++calls_; }
+    ~InCall() { --calls_; }
+    InCall(const InCall&) = delete;
+    InCall& operator=(const InCall&) = delete;
+
+   private:
+    int& calls_;
+  };
+
+  OwnProcess process_;
+  std::optional<Team> team_;
+  int calls_ = 0;
+};
+
+void add_status(nb::module_& module) {
+  nb::enum_<Status>(module, "Status", nb::is_arithmetic(), "Outcome of a call.")
+      .value("OK", Status::kOk)
+      .value("PENDING", Status::kPending)
+      .value("INVALID_ARGUMENT", Status::kInvalidArgument)
+      .value("INVALID_LENGTH", Status::kInvalidLength)
+      .value("TIMEOUT", Status::kTimeout)
+      .value("ABORTED", Status::kAborted)
+      .value("NOT_FOUND", Status::kNotFound)
+      .value("BUSY", Status::kBusy)
+      .value("UNSUPPORTED", Status::kUnsupported)
+      .value("VERSION_MISMATCH", Status::kVersionMismatch)
+      .value("NOT_CONNECTED", Status::kNotConnected)
+      .value("QUEUE_ERROR", Status::kQueueError)
+      .value("LOCAL_PROTECTION", Status::kLocalProtection)
+      .value("FLUSHED", Status::kFlushed)
+      .value("PEER_UNREACHABLE", Status::kPeerUnreachable)
+      .value("PEER_NOT_READY", Status::kPeerNotReady)
+      .value("REMOTE_ACCESS", Status::kRemoteAccess)
+      .value("REMOTE_INVALID", Status::kRemoteInvalid)
+      .value("REMOTE_OPERATION", Status::kRemoteOperation)
+      .value("PEER_GONE", Status::kPeerGone)
+      .value("NO_DEVICE", Status::kNoDevice)
+      .value("NO_MEMORY", Status::kNoMemory)
+      .value("SYSTEM", Status::kSystem)
+      .value("DAEMON_GONE", Status::kDaemonGone)
+      .value("HCA_FAILED", Status::kHcaFailed);
+}
+
+}  // namespace
+}  // namespace gdx::python
+
+NB_MODULE(_gdx, module) {
+  using gdx::python::PyTeam;
+  gdx::python::add_status(module);
+  // A copy that is converted would be put in silence, and nobody waits for what is put into one: noconvert.
+  nb::class_<PyTeam>(module, "Team", "Ranks with a symmetric heap. gdx.Team adds arrays.")
+      .def(nb::init<std::uint64_t, std::optional<double>>(), "heap_bytes"_a = 64 << 20,
+           "timeout_s"_a = nb::none(),
+           "Joins the ranks of `gdx run`, or makes a team of one. Collective.\n\n"
+           "heap_bytes: of each rank, all equal. timeout_s: of every collective call.")
+      .def_prop_ro("rank", &PyTeam::rank)
+      .def_prop_ro("size", &PyTeam::size)
+      .def("close", &PyTeam::close,
+           "Waits for all ranks, then ends this one's part. Arrays keep their memory. Collective.")
+      .def("barrier", &PyTeam::barrier, "Returns once every rank has called it. Collective.")
+      .def("_allocate", &PyTeam::allocate, "bytes"_a)
+      .def("free", &PyTeam::free, "array"_a.noconvert(),
+           "Gives back what array() returned, once no rank uses it any more. Collective.")
+      .def("put", &PyTeam::put, "to"_a.noconvert(), "source"_a.noconvert(), "rank"_a,
+           "Copies `source` to the place of `to` at `rank`. Both are parts of arrays of this team.\n\n"
+           "The source may be changed after quiet(). Puts land in any order until the next signal.")
+      .def("put_signal", &PyTeam::put_signal, "to"_a.noconvert(), "source"_a.noconvert(),
+           "signal"_a.noconvert(), "value"_a, "rank"_a, "op"_a = "set",
+           "Makes put(), then signal(): who reads the signal also reads what was put before it.")
+      .def("signal", &PyTeam::signal, "signal"_a.noconvert(), "value"_a, "rank"_a, "op"_a = "set",
+           "Sets the word `signal` at `rank`, or adds to it with op \"add\", after all earlier puts.")
+      .def("wait", &PyTeam::wait, "signal"_a.noconvert(), "compare"_a, "value"_a, "rank"_a = nb::none(),
+           "Waits until this rank's `signal` compares true. `rank` is to change it, and its death ends the "
+           "wait.")
+      .def("get", &PyTeam::get, "to"_a.noconvert(), "source"_a.noconvert(), "rank"_a,
+           "Copies the place of `source` at `rank` to `to`. Complete after quiet().")
+      .def("quiet", &PyTeam::quiet, "rank"_a = nb::none(),
+           "Waits until all that was posted to `rank`, or to all ranks, is complete.");
+}

@@ -1,0 +1,154 @@
+"""Two ranks of one job: calls, failures, and what a program does to a team without meaning to."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import re
+import signal
+import threading
+import unittest
+
+import gdx
+import numpy as np
+
+
+class Calls(unittest.TestCase):
+    def setUp(self) -> None:
+        self.team = gdx.Team(heap_bytes=1 << 20)
+        self.rank, self.peer = self.team.rank, 1 - self.team.rank
+        self.signals = self.team.array(4, "u8")
+
+    def tearDown(self) -> None:
+        self.team.close()
+
+    def assert_status(self, status: gdx.Status, rank: int | None, error: gdx.Error) -> None:
+        self.assertEqual((error.status, error.rank), (status, rank), error)
+
+    def test_put_signal_and_wait(self) -> None:
+        x = self.team.array((3, 50), "f4")
+        self.assertEqual((x.shape, x.dtype, float(x.sum())), ((3, 50), np.dtype("f4"), 0.0))
+        own = self.team.array((3, 50), np.float32)
+        own[:] = self.rank + 1
+        self.team.put(x[0], own[0], self.peer)
+        self.team.put_signal(x[1:], own[1:], self.signals[:1], 2, self.peer, "add")
+        self.team.wait(self.signals[:1], ">=", 2, self.peer)
+        self.assertTrue((x == self.peer + 1).all(), x)
+        self.team.signal(self.signals[1:2], 7, self.peer)
+        self.team.wait(self.signals[1:2], "==", 7)
+        self.team.quiet(self.peer)
+
+    def test_get(self) -> None:
+        x = self.team.array(100, "i8")
+        x[:] = self.rank
+        self.team.barrier()
+        taken = self.team.array(100, "i8")
+        self.team.get(taken[50:], x[:50], self.peer)
+        self.team.quiet()
+        self.assertEqual((taken[:50].tolist(), taken[50:].tolist()), ([0] * 50, [self.peer] * 50))
+        self.team.barrier()
+        self.team.free(taken)
+
+    def test_refusals_carry_status_and_rank(self) -> None:
+        x = self.team.array(8, "f4")
+        with self.assertRaisesRegex(gdx.Error, "rank 7") as no_such:
+            self.team.put(x, x, 7)
+        self.assert_status(gdx.Status.INVALID_ARGUMENT, 7, no_such.exception)
+        with self.assertRaisesRegex(gdx.Error, "window|heap") as foreign:
+            self.team.put(x, np.zeros(8, "f4"), self.peer)
+        self.assert_status(gdx.Status.INVALID_ARGUMENT, self.peer, foreign.exception)
+        again = pickle.loads(pickle.dumps(foreign.exception))
+        self.assert_status(gdx.Status.INVALID_ARGUMENT, self.peer, again)
+        with self.assertRaisesRegex(ValueError, "different lengths"):
+            self.team.put(x[1:], x, self.peer)
+        with self.assertRaisesRegex(ValueError, "one element"):
+            self.team.signal(self.signals, 1, self.peer)
+        with self.assertRaisesRegex(ValueError, '"set" or "add"'):
+            self.team.signal(self.signals[:1], 1, self.peer, "sub")
+        with self.assertRaisesRegex(ValueError, "compare: use"):
+            self.team.wait(self.signals[:1], "=>", 1)
+        with self.assertRaises(TypeError):
+            self.team.put(x[::2], x[::2], self.peer)
+        with self.assertRaisesRegex(TypeError, "objects"):
+            self.team.array(1, object)
+        with self.assertRaises(gdx.Error) as too_much:
+            self.team.array(2 << 20, "u1")
+        self.assert_status(gdx.Status.NO_MEMORY, None, too_much.exception)
+
+    def test_ctrl_c_ends_a_wait_and_leaves_the_team(self) -> None:
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+        with self.assertRaises(KeyboardInterrupt):
+            self.team.wait(self.signals[:1], "==", 1, self.peer)
+        self.team.barrier()
+        self.team.signal(self.signals[:1], 1, self.peer)
+        self.team.wait(self.signals[:1], "==", 1, self.peer)
+
+    def test_signal_handler_runs_in_a_wait_and_makes_no_call(self) -> None:
+        refused: list[gdx.Error] = []
+
+        def handler(number: int, frame: object) -> None:
+            try:
+                self.team.signal(self.signals[:1], 1, self.rank)
+            except gdx.Error as error:
+                refused.append(error)
+            thread = threading.Thread(target=self.team.signal, args=(self.signals[:1], 1, self.rank))
+            thread.start()
+            thread.join()
+
+        before = signal.signal(signal.SIGALRM, handler)
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        self.team.wait(self.signals[:1], "==", 1)
+        signal.signal(signal.SIGALRM, before)
+        self.assert_status(gdx.Status.BUSY, self.rank, refused[0])
+
+    def test_close_is_refused_while_a_thread_is_in_a_call(self) -> None:
+        thread = threading.Thread(target=self.team.wait, args=(self.signals[:1], "==", 1))
+        thread.start()
+        while thread.is_alive():
+            try:
+                self.team.close()
+                self.fail("closed below a thread's wait")
+            except gdx.Error as error:
+                self.assert_status(gdx.Status.BUSY, None, error)
+            self.team.signal(self.signals[:1], 1, self.rank)
+            thread.join()
+
+    def test_child_by_fork_is_refused_and_ends_nothing(self) -> None:
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                self.team.signal(self.signals[:1], 1, self.peer)
+            except gdx.Error as error:
+                status = 0 if error.status == gdx.Status.INVALID_ARGUMENT else 2
+            del self.team
+            os._exit(status)
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
+        self.team.signal(self.signals[:1], 1, self.peer)
+        self.team.wait(self.signals[:1], "==", 1, self.peer)
+
+    def test_arrays_outlive_a_team_that_is_dropped(self) -> None:
+        x = self.team.array(100, "i8")
+        x[:] = 5
+        del self.team
+        self.team = gdx.Team(heap_bytes=1 << 20)
+        x += 1
+        self.assertEqual(x.tolist(), [6] * 100)
+
+    def test_closed_team_refuses_and_leaves_arrays(self) -> None:
+        with self.team as team:
+            x = team.array(10, "i8")
+        x[:] = 1
+        with self.assertRaisesRegex(gdx.Error, "closed"):
+            self.team.put(x, x, self.peer)
+        with self.assertRaisesRegex(gdx.Error, "closed"):
+            self.team.barrier()
+
+    def test_status_has_every_value_of_the_library(self) -> None:
+        with open(os.environ["GDX_STATUS_HEADER"], encoding="utf-8") as header:
+            values = re.findall(r"^  k\w+ = (0x\w+),", header.read(), re.MULTILINE)
+        self.assertEqual([status.value for status in gdx.Status], [int(value, 16) for value in values])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# python_test.sh BUILD_FOLDER ROOT COMPILER: the package gdx, built by pip against an installed libgdx in a virtual
+# environment of BUILD_FOLDER; examples/ring.py, the tests of this folder by ranks of `gdx run`, and a check of types.
+set -uo pipefail
+build=$1 root=$2
+here=$root/tests/python
+folder=$build/python
+export PIP_DISABLE_PIP_VERSION_CHECK=1 CXX=$3 GDX_STATUS_HEADER=$root/proto/status.h
+# Calls, peers and ranks that meet outlast a machine that stands still for a minute.
+export GDX_CALL_TIMEOUT_S=150 GDX_BOOTSTRAP_TIMEOUT_S=150
+
+skip() {
+  echo "SKIPPED: $*: the Python package was not tested"
+  exit 77
+}
+
+# step COMMAND...: its output counts only when it fails.
+step() {
+  timeout 280 "$@" >"$folder/out" 2>&1 && return
+  echo "FAILED: $*" >&2
+  tail -60 "$folder/out" >&2
+  exit 1
+}
+
+mkdir -p "$folder"
+exec 9>"$folder/.lock"
+flock 9
+python3 -c 'import os, sysconfig; os.stat(sysconfig.get_paths()["include"] + "/Python.h")' 2>/dev/null ||
+  skip "no headers of Python: install python3-dev"
+if ! cmp -s "$here/requirements.txt" "$folder/venv/requirements.txt"; then
+  python3 -m venv --clear "$folder/venv" >"$folder/out" 2>&1 || skip "no virtual environment: install python3-venv"
+  "$folder/venv/bin/pip" install -q -r "$here/requirements.txt" >"$folder/out" 2>&1 || { tail -3 "$folder/out" && skip "no packages of PyPI"; }
+  cp "$here/requirements.txt" "$folder/venv/requirements.txt"
+fi
+python=$folder/venv/bin/python3
+
+rm -rf "$folder/gdx"
+for component in libgdx0 libgdx-dev; do
+  step cmake --install "$build" --component $component --prefix "$folder/gdx"
+done
+CMAKE_PREFIX_PATH=$folder/gdx step "$python" -m pip install --no-build-isolation --no-deps --force-reinstall \
+  -C build-dir="$folder/build" "$root/python"
+step "$python" -m mypy --strict --python-executable "$python" "$root/examples/ring.py" "$here"/*.py
+
+# ranks NUMBER PROGRAM [OPTION...]: of `gdx run`.
+ranks() {
+  step "$build/host/programs/cli/gdx" run --ranks "$1" --label --timeout-s 250 "${@:3}" -- "$python" "$2"
+}
+ranks 4 "$root/examples/ring.py"
+grep -qx '0: ranks 0 to 3 add up to 6' "$folder/out" || { echo 'FAILED: examples/ring.py prints:' >&2 && cat "$folder/out" >&2 && exit 1; }
+ranks 2 "$here/calls_test.py"
+GDX_DIRECT=off ranks 2 "$here/calls_test.py" --loss 0.01
+GDX_CALL_TIMEOUT_S=20 ranks 2 "$here/lost_rank_test.py"
+grep -q '^0: PEER_UNREACHABLE of rank 1: .*waited for the word at heap offset' "$folder/out" ||
+  { echo 'FAILED: a lost rank is told as:' >&2 && cat "$folder/out" >&2 && exit 1; }
