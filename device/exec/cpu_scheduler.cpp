@@ -1,7 +1,6 @@
 #include "device/exec/cpu_scheduler.h"
 
 #include <boost/context/detail/fcontext.hpp>
-#include <boost/context/protected_fixedsize_stack.hpp>
 
 #include <algorithm>
 #include <array>
@@ -23,6 +22,7 @@
 
 #include "device/exec/fiber_annotations.h"
 #include "device/exec/nic_stores.h"
+#include "device/exec/spare_stack.h"
 
 namespace gdx::exec {
 namespace {
@@ -187,6 +187,7 @@ class Worker {
 };
 
 thread_local Worker* current_worker = nullptr;
+thread_local SpareStack spare_stack(kStackBytes);
 
 FiberState state_of(const Fiber& fiber) { return fiber.state.load(std::memory_order_relaxed); }
 void set_state(Fiber& fiber, FiberState state) { fiber.state.store(state, std::memory_order_relaxed); }
@@ -246,7 +247,7 @@ void Worker::start(Block& block) {
 }
 
 void Worker::start(Fiber& fiber) {
-  fiber.stack = ctx::protected_fixedsize_stack(kStackBytes).allocate();
+  fiber.stack = spare_stack.take();
   fiber.annotation.create(static_cast<std::byte*>(fiber.stack.sp) - fiber.stack.size, fiber.stack.size);
   fiber.resumption = ctx::detail::make_fcontext(fiber.stack.sp, fiber.stack.size, enter);
   resume(fiber);
@@ -264,7 +265,7 @@ void Worker::resume(Fiber& fiber) {
   running_.store(nullptr, std::memory_order_relaxed);
   if (state_of(fiber) != FiberState::kDone) return;
   fiber.annotation.destroy();
-  ctx::protected_fixedsize_stack(kStackBytes).deallocate(fiber.stack);
+  spare_stack.give(fiber.stack);
   --alive_;
   leave_barriers(fiber);
 }
