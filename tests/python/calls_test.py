@@ -76,9 +76,21 @@ class Calls(unittest.TestCase):
         self.assert_status(gdx.Status.NO_MEMORY, None, too_much.exception)
 
     def test_ctrl_c_ends_a_wait_and_leaves_the_team(self) -> None:
-        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+        ended = threading.Event()
+        late: list[bool] = []
+
+        def interrupt() -> None:
+            os.kill(os.getpid(), signal.SIGINT)
+            late.append(not ended.wait(60))
+            self.team.signal(self.signals[1:2], 1, self.rank)
+
+        thread = threading.Timer(0.2, interrupt)
+        thread.start()
         with self.assertRaises(KeyboardInterrupt):
-            self.team.wait(self.signals[:1], "==", 1, self.peer)
+            self.team.wait(self.signals[1:2], "==", 1)
+        ended.set()
+        thread.join()
+        self.assertEqual(late, [False])
         self.team.barrier()
         self.team.signal(self.signals[:1], 1, self.peer)
         self.team.wait(self.signals[:1], "==", 1, self.peer)
