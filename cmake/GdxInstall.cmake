@@ -4,7 +4,7 @@ include(CMakePackageConfigHelpers)
 set(CMAKE_INSTALL_DEFAULT_COMPONENT_NAME libgdx-dev)
 
 # Each after those that it links.
-set(libraries proto base cuda_driver device device_cpu topo gpu calibration bootstrap ipc hca memory credits staging queue
+set(libraries proto base cuda_driver device device_cpu topo gpu calibration launch bootstrap ipc hca memory credits staging queue
   direct connector team host)
 foreach(library ${libraries})
   get_target_property(type gdx_${library} TYPE)

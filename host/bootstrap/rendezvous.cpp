@@ -102,8 +102,8 @@ Result<void> Gathering::check_members() const {
   for (std::uint32_t rank = 1; rank < options_.size; ++rank) {
     if (!members_[rank]) continue;
     if (auto quiet = members_[rank].expect_silence(); !quiet) {
-      return fail(quiet.error().status,
-                  fmt::format("rank {} {} before all ranks had come", rank, quiet.error().message));
+      return fail(quiet.error().status, fmt::format("rank {} {} before {} had come", rank,
+                                                    quiet.error().message, rank_list(missing())));
     }
   }
   return {};
@@ -153,8 +153,7 @@ Error received_failure(const Failure& failure) {
   return {failure.status, fmt::format("rank 0 ended the job: {}", failure.reason)};
 }
 
-Result<Gathered> gather_members(const WorldOptions& options, std::uint64_t deadline_ns) {
-  auto listener = GDX_TRY(listen_at(options.root));
+Result<Gathered> gather_members(const WorldOptions& options, Descriptor listener, std::uint64_t deadline_ns) {
   Reception reception(std::move(listener));
   Gathering gathering(options, reception);
   if (auto done = gathering.run(deadline_ns); !done) {

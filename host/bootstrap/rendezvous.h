@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "base/descriptor.h"
 #include "base/result.h"
 #include "host/bootstrap/connection.h"
 #include "host/bootstrap/reception.h"
@@ -30,7 +31,8 @@ struct Gathered {
 };
 
 // Both return connections after the welcome; the others get one, to rank 0. Errors: as World::join.
-[[nodiscard]] Result<Gathered> gather_members(const WorldOptions& options, std::uint64_t deadline_ns);
+[[nodiscard]] Result<Gathered> gather_members(const WorldOptions& options, Descriptor listener,
+                                              std::uint64_t deadline_ns);
 [[nodiscard]] Result<std::vector<Connection>> join_root(const WorldOptions& options,
                                                         std::uint64_t deadline_ns);
 

@@ -11,6 +11,7 @@
 #include "base/trace.h"
 #include "host/bootstrap/caller.h"
 #include "host/bootstrap/connection.h"
+#include "host/bootstrap/meeting_place.h"
 #include "host/bootstrap/rendezvous.h"
 
 namespace gdx {
@@ -66,7 +67,7 @@ Result<void> check_options(const WorldOptions& options) {
                 fmt::format("rank {} is impossible: with {} ranks it goes from 0 to {}", options.rank,
                             options.size, options.size - 1));
   }
-  if (options.size == 1) return {};
+  if (options.size == 1 || options.tell_root) return {};
   GDX_TRY(bootstrap::parse_host_port(options.root));
   return {};
 }
@@ -282,12 +283,13 @@ Result<World> World::join(const WorldOptions& options) {
   impl->options = options;
   if (options.size > 1) {
     const std::uint64_t deadline_ns = monotonic_ns() + options.timeout_ns;
+    auto listener = GDX_TRY(bootstrap::settle_root(impl->options, deadline_ns));
     if (options.rank == 0) {
-      auto gathered = GDX_TRY(bootstrap::gather_members(options, deadline_ns));
+      auto gathered = GDX_TRY(bootstrap::gather_members(impl->options, std::move(listener), deadline_ns));
       impl->members = std::move(gathered.members);
       impl->reception = std::move(gathered.reception);
     } else {
-      impl->members = GDX_TRY(bootstrap::join_root(options, deadline_ns));
+      impl->members = GDX_TRY(bootstrap::join_root(impl->options, deadline_ns));
     }
     impl->contributions.resize(options.size);
   }

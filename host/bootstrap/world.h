@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -22,16 +23,37 @@ inline constexpr char kWorldSizeVariable[] = "GDX_WORLD_SIZE";
 inline constexpr char kRootVariable[] = "GDX_ROOT";  // HOST:PORT or [IPV6]:PORT
 inline constexpr char kBootstrapTimeoutVariable[] = "GDX_BOOTSTRAP_TIMEOUT_S";
 
+// A program's own allgather: puts the `bytes` bytes at `mine` of every rank to `all`, rank 0's first. Returns
+// whether it succeeded.
+using Allgather = std::function<bool(const void* mine, void* all, std::size_t bytes)>;
+
 struct WorldOptions {
   std::uint32_t rank = 0;
   std::uint32_t size = 1;
   std::string root = {};  // address where rank 0 listens, HOST:PORT or [IPV6]:PORT; unused when size is 1
   std::uint64_t timeout_ns = 30'000'000'000;  // bound of join(), and of collectives without their own
+  // Returns to every rank the text of rank 0, which others leave empty. Where it is set, rank 0 listens at a
+  // free port and tells by it where, and `root` is unused.
+  std::function<Result<std::string>(const std::string& mine, std::uint64_t deadline_ns)> tell_root = {};
+  bool one_host = false;  // with tell_root: rank 0 listens on the loopback interface alone
 
-  // Reads the options from the environment; one rank when none of the variables is set.
-  // Errors: kInvalidArgument naming the variable, its value and its range.
+  // Reads the options from the environment, the first in this order: GDX_RANK, GDX_WORLD_SIZE and GDX_ROOT;
+  // torchrun; PMIx; PMI-1, which srun --mpi=pmi2 speaks, too; variables of srun and of other launchers, which
+  // need GDX_ROOT. Connects to the launcher where one answers. One rank when there is no launcher.
+  // Errors: kInvalidArgument naming the variable, its value and its range, what is missing of those that go
+  // together, or two that contradict each other; kUnsupported for a launcher that cannot be used, with the
+  // remedy; kTimeout, kPeerGone, kSystem of its connection.
   [[nodiscard]] static Result<WorldOptions> from_environment();
+  // Returns options by which ranks meet through the program's own allgather, without a launcher's help.
+  // Collective: calls `allgather` once, and World::join calls it again. Its time is not bounded here.
+  // Errors: kInvalidArgument (rank, size; allgather fails); that of GDX_BOOTSTRAP_TIMEOUT_S.
+  [[nodiscard]] static Result<WorldOptions> by_allgather(std::uint32_t rank, std::uint32_t size,
+                                                         Allgather allgather);
 };
+
+// Tells in one line how from_environment() would find this process's rank, or why it would refuse. Opens
+// nothing.
+[[nodiscard]] std::string describe_launch();
 
 // Threads: one thread at a time.
 class World {

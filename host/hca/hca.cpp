@@ -21,6 +21,7 @@
 #include "host/gpu/gpu.h"
 #include "host/hca/hca_events.h"
 #include "host/ipc/daemon.h"
+#include "host/launch/launcher.h"
 #include "host/topo/nearest_nic.h"
 #include "proto/mlx5/prm.h"
 #include "proto/softhca.h"
@@ -100,6 +101,12 @@ std::string wanted_name(const HcaOptions& options) {
   if (!options.name.empty()) return options.name;
   const char* from_environment = std::getenv(kHcaVariable);
   return from_environment != nullptr ? from_environment : "";
+}
+
+// Nothing is preloaded into a process that runs, so that its launcher's line must say it.
+std::string softhca_command() {
+  const auto launcher = launch::find_launcher();
+  return launcher && !launcher->command.empty() ? launcher->command : "`gdx run -- PROGRAM`";
 }
 
 Place place_of(const HcaOptions& options) {
@@ -274,9 +281,8 @@ Result<Hca> Hca::open_here(const HcaOptions& options) {
                   "no RDMA HCA: the software HCA is loaded and did not start; its line above says why");
     const std::string wanted = wanted_name(options);
     return fail(Status::kNoDevice,
-                fmt::format("no RDMA HCA on this machine{}: run it under `gdx run -- PROGRAM` to use the "
-                            "software HCA",
-                            wanted.empty() ? "" : fmt::format(" (asked for {})", wanted)));
+                fmt::format("no RDMA HCA on this machine{}: run it under {} to use the software HCA",
+                            wanted.empty() ? "" : fmt::format(" (asked for {})", wanted), softhca_command()));
   }
   std::vector<Error> refusals;
   const std::vector<std::string> names = list.names();

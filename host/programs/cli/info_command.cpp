@@ -9,6 +9,7 @@
 #include "base/command_line.h"
 #include "base/output.h"
 #include "base/size_text.h"
+#include "host/bootstrap/world.h"
 #include "host/calibration/mode_table.h"
 #include "host/hca/hca.h"
 #include "host/programs/cli/commands.h"
@@ -91,6 +92,7 @@ std::string staging_text(const Json& staging) {
 void print_text(const Json& hca) {
   print("{}\n", string_of(hca["name"]));
   print_row("gdx", string_of(hca["gdx_version"]));
+  print_row("launch", string_of(hca["launch"]));
   if (!hca["usable"].get<bool>()) {
     print_row("usable", "no: " + string_of(hca["reason"]));
     return;
@@ -146,6 +148,7 @@ int print_info(const std::string& wanted, bool as_json) {
     if (!hca && names.size() == 1) return report(hca.error());
     hcas.push_back(hca ? describe_hca(*hca) : describe_unusable(name, hca.error()));
   }
+  for (Json& hca : hcas) hca["launch"] = describe_launch();
   if (wanted.empty()) mark_chosen(hcas);  // last, because it loads the driver
   if (as_json) {
     print("{}\n", hcas.dump(2, ' ', false, Json::error_handler_t::replace));
