@@ -89,8 +89,8 @@ const std::vector<Layer>& layers() {
       {"demo", {"host", "device", "base", "proto"}},
       {"demo/own", {"put.h", "host", "device", "proto"}},
       {"examples",
-       {"../example.h", "halo_exchange.h", "hello_put.h", "moe_dispatch.h", "ring_allreduce.h",
-        "work_stealing.h", "host", "device", "proto"}},
+       {"../example.h", "../hello_put/greetings.h", "greetings.h", "halo_exchange.h", "hello_put.h",
+        "moe_dispatch.h", "ring_allreduce.h", "work_stealing.h", "host", "device", "proto"}},
   };
   return table;
 }
