@@ -2,47 +2,81 @@
 
 #include <fmt/format.h>
 
-#include <array>
+#include <algorithm>
+#include <charconv>
 #include <cstdlib>
+#include <cstring>
 #include <limits>
 #include <string_view>
-#include <vector>
+#include <system_error>
 
 #include "base/environment.h"
 
 namespace gdx::launch {
 namespace {
 
-constexpr char kStepSizeVariable[] = "SLURM_STEP_NUM_TASKS";
-constexpr char kStepNodesVariable[] = "SLURM_STEP_NUM_NODES";
 constexpr char kTorchRunVariable[] = "TORCHELASTIC_RUN_ID";
 constexpr char kTorchAddressVariable[] = "MASTER_ADDR";
 constexpr char kOwnRoot[] = "set GDX_ROOT=HOST:PORT, where rank 0 is to listen";
 
-// A launcher that shows rank and size, and no way to meet.
+// Variables of a launcher. `local_size` may list hosts, as "2(x3),1".
 struct Row {
   const char* name;
+  const char* command;  // line that gives each rank a software HCA
   const char* rank;
   const char* size;
+  const char* local_rank;
   const char* local_size;
-  const char* remedy;
+  const char* remedy;  // for ranks with no other way to meet
 };
 
 constexpr Row kTorchrun = {
-    "torchrun", "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE",
+    "torchrun",
+    "`gdx run -- torchrun ...`",
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
     "MASTER_PORT is torchrun's own: set GDX_ROOT=HOST:PORT, the same for all ranks, with a "
     "free port of rank 0's host"};
-
-// srun's variables of a step, because a batch script has those of its allocation, too, and is one process.
-constexpr std::array kRows = {
-    Row{"srun", "SLURM_PROCID", kStepSizeVariable, nullptr,
-        "start it by srun --mpi=pmi2 or --mpi=pmix, or set GDX_ROOT=HOST:PORT, where rank 0 is to listen"},
-    Row{"mpirun of Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE",
-        kOwnRoot},
-    Row{"mpirun of MVAPICH2", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE",
-        kOwnRoot},
-    Row{"flux run", "FLUX_TASK_RANK", "FLUX_JOB_SIZE", nullptr, kOwnRoot},
-};
+// A step's variables, because a batch script has those of its allocation, too, and is one process.
+constexpr Row kSrun = {
+    "srun",
+    "`srun ... gdx run -- PROGRAM`",
+    "SLURM_PROCID",
+    "SLURM_STEP_NUM_TASKS",
+    "SLURM_LOCALID",
+    "SLURM_STEP_TASKS_PER_NODE",
+    "start it by srun --mpi=pmi2 or --mpi=pmix, or set GDX_ROOT=HOST:PORT, where rank 0 is to "
+    "listen"};
+constexpr Row kOpenMpi = {"mpirun of Open MPI",
+                          "`mpirun ... gdx run -- PROGRAM`",
+                          "OMPI_COMM_WORLD_RANK",
+                          "OMPI_COMM_WORLD_SIZE",
+                          "OMPI_COMM_WORLD_LOCAL_RANK",
+                          "OMPI_COMM_WORLD_LOCAL_SIZE",
+                          kOwnRoot};
+constexpr Row kMvapich = {"mpirun of MVAPICH2",
+                          "`mpirun ... gdx run -- PROGRAM`",
+                          "MV2_COMM_WORLD_RANK",
+                          "MV2_COMM_WORLD_SIZE",
+                          "MV2_COMM_WORLD_LOCAL_RANK",
+                          "MV2_COMM_WORLD_LOCAL_SIZE",
+                          kOwnRoot};
+constexpr Row kFlux = {"flux run",
+                       "`flux run ... gdx run -- PROGRAM`",
+                       "FLUX_TASK_RANK",
+                       "FLUX_JOB_SIZE",
+                       "FLUX_TASK_LOCAL_ID",
+                       "FLUX_TASKS_PER_NODE",
+                       kOwnRoot};
+constexpr Row kHydra = {"mpiexec",
+                        "`mpiexec ... gdx run -- PROGRAM`",
+                        kPmiRankVariable,
+                        kPmiSizeVariable,
+                        "MPI_LOCALRANKID",
+                        "MPI_LOCALNRANKS",
+                        nullptr};
 
 bool is_set(const char* variable) { return std::getenv(variable) != nullptr; }
 
@@ -60,59 +94,72 @@ tl::unexpected<Error> half_set(const char* missing, const std::string& launcher,
                   missing, launcher, all));
 }
 
-Result<void> check_rank(const Launcher& launcher) {
-  if (!launcher.rank || !launcher.size || *launcher.rank < *launcher.size) return {};
+// Returns the largest of the counts "2(x3),1"; nullopt without one.
+std::optional<std::uint32_t> largest_count(const char* text) {
+  std::optional<std::uint32_t> largest;
+  for (const char* at = text; at != nullptr; at = std::strchr(at, ',')) {
+    if (*at == ',') ++at;
+    std::uint32_t count = 0;
+    if (std::from_chars(at, at + std::strlen(at), count).ec != std::errc{}) return std::nullopt;
+    largest = std::max(largest.value_or(0), count);
+  }
+  return largest;
+}
+
+// Completes a launcher whose rank, and maybe size, are known.
+Result<Launcher> with_local_place(Launcher launcher, const Row& row) {
+  launcher.command = row.command;
+  launcher.local_rank = GDX_TRY(number(row.local_rank, 0));
+  launcher.local_size = largest_count(std::getenv(row.local_size));
+  if (!launcher.size || *launcher.rank < *launcher.size) return launcher;
   return fail(Status::kInvalidArgument,
               fmt::format("{} says {}: start every rank by it, with its own variables", launcher.name,
                           place_text(*launcher.rank, launcher.size)));
 }
 
-Result<Launcher> read_row(const Row& row, const std::string& command) {
-  Launcher launcher{.way = Way::kVariables, .name = row.name, .command = command, .remedy = row.remedy};
+Result<Launcher> read_row(const Row& row) {
+  Launcher launcher{.way = Way::kVariables, .name = row.name, .remedy = row.remedy};
   launcher.rank = GDX_TRY(number(row.rank, 0));
   launcher.size = GDX_TRY(number(row.size, 1));
   if (!launcher.rank || !launcher.size)
     return half_set(launcher.rank ? row.size : row.rank, row.name,
                     fmt::format("{} and {}", row.rank, row.size));
-  if (row.local_size != nullptr) launcher.one_host = GDX_TRY(number(row.local_size, 1)) == launcher.size;
-  GDX_TRY(check_rank(launcher));
-  return launcher;
-}
-
-std::string ranks_command(std::string_view launcher) {
-  return fmt::format("`{} ... gdx run -- PROGRAM`", launcher);
+  return with_local_place(launcher, row);
 }
 
 // Programs set MASTER_ADDR, RANK and WORLD_SIZE by hand, too.
 Result<Launcher> find_torchrun() {
   const bool by_hand = is_set(kTorchAddressVariable) && (is_set(kTorchrun.rank) || is_set(kTorchrun.size));
   if (!is_set(kTorchRunVariable) && !by_hand) return Launcher{};
-  auto launcher = GDX_TRY(read_row(kTorchrun, "`gdx run -- torchrun ...`"));
+  auto launcher = GDX_TRY(read_row(kTorchrun));
   launcher.starts_jobs = is_set(kTorchRunVariable);
   return launcher;
 }
 
-// Returns the command whose steps have the variables of srun, unless mpirun lies between.
-const char* starter(const char* usual) {
-  return is_set(kStepSizeVariable) && !is_set("OMPI_COMM_WORLD_SIZE") && !is_set("MPI_LOCALNRANKS") ? "srun"
-                                                                                                    : usual;
+// Returns srun's row, unless another launcher lies between.
+const Row& starter(const Row& usual) {
+  const bool by_srun = is_set(kSrun.size) && !is_set(kOpenMpi.size) && !is_set(kHydra.local_size);
+  return by_srun ? kSrun : usual;
+}
+
+std::string command_word(const Row& row) {
+  const std::string_view name = row.name;
+  return std::string(name.substr(0, name.find(' ')));
 }
 
 Result<Launcher> find_pmix() {
   const bool has_space = is_set(kPmixNamespaceVariable);
   const bool has_rank = is_set(kPmixRankVariable);
   if (!has_space && !has_rank) return Launcher{};
-  const char* const by = starter("mpirun");
-  Launcher launcher{.way = Way::kPmix, .name = fmt::format("PMIx of {}", by), .command = ranks_command(by)};
+  const Row& by = starter(kOpenMpi);
+  Launcher launcher{.way = Way::kPmix, .name = fmt::format("PMIx of {}", command_word(by))};
   if (!has_space || !has_rank)
     return half_set(has_space ? kPmixRankVariable : kPmixNamespaceVariable, launcher.name,
                     fmt::format("{} and {}", kPmixNamespaceVariable, kPmixRankVariable));
   launcher.rank = GDX_TRY(number(kPmixRankVariable, 0));
-  // The server's answer counts. These find contradictions before anything is opened.
-  const bool by_slurm = std::string_view(by) == "srun";
-  launcher.size = GDX_TRY(number(by_slurm ? kStepSizeVariable : "OMPI_COMM_WORLD_SIZE", 1));
-  GDX_TRY(check_rank(launcher));
-  return launcher;
+  // The server's answer counts. This finds contradictions before anything is opened.
+  launcher.size = GDX_TRY(number(by.size, 1));
+  return with_local_place(launcher, by);
 }
 
 Result<Launcher> find_pmi() {
@@ -120,11 +167,11 @@ Result<Launcher> find_pmi() {
   const bool by_descriptor = is_set(kPmiDescriptorVariable);
   const bool has_place = is_set(kPmiRankVariable) || is_set(kPmiSizeVariable);
   if (!by_port && !by_descriptor && !has_place) return Launcher{};
-  const char* const by = starter("mpiexec");
-  Launcher launcher{.way = Way::kPmi, .name = fmt::format("PMI of {}", by), .command = ranks_command(by)};
+  const Row& by = starter(kHydra);
+  Launcher launcher{.way = Way::kPmi, .name = fmt::format("PMI of {}", by.name)};
   if (by_port && !by_descriptor) {
     launcher.rank = GDX_TRY(number(kPmiIdVariable, 0));
-    if (launcher.rank) return launcher;
+    if (launcher.rank) return with_local_place(launcher, by);
     return half_set(kPmiIdVariable, launcher.name,
                     fmt::format("{} and {}", kPmiPortVariable, kPmiIdVariable));
   }
@@ -134,24 +181,15 @@ Result<Launcher> find_pmi() {
                               : !launcher.size ? kPmiSizeVariable
                               : !by_descriptor ? kPmiDescriptorVariable
                                                : nullptr;
-  if (missing != nullptr)
-    return half_set(missing, launcher.name,
-                    fmt::format("{}, {} and {}", kPmiRankVariable, kPmiSizeVariable, kPmiDescriptorVariable));
-  const bool by_slurm = std::string_view(by) == "srun";
-  const auto here = GDX_TRY(number(by_slurm ? kStepNodesVariable : "MPI_LOCALNRANKS", 1));
-  launcher.one_host = by_slurm ? here == 1u : here == launcher.size;
-  GDX_TRY(check_rank(launcher));
-  return launcher;
+  if (missing == nullptr) return with_local_place(launcher, by);
+  return half_set(missing, launcher.name,
+                  fmt::format("{}, {} and {}", kPmiRankVariable, kPmiSizeVariable, kPmiDescriptorVariable));
 }
 
 Result<Launcher> find_row() {
-  for (const Row& row : kRows) {
-    const bool step = std::string_view(row.size) == kStepSizeVariable;
-    if (!is_set(row.size) && (step || !is_set(row.rank))) continue;
-    const std::string_view name = row.name;
-    auto launcher = GDX_TRY(read_row(row, ranks_command(name.substr(0, name.find(' ')))));
-    if (step) launcher.one_host = GDX_TRY(number(kStepNodesVariable, 1)) == 1u;
-    return launcher;
+  if (is_set(kSrun.size)) return read_row(kSrun);
+  for (const Row* const row : {&kOpenMpi, &kMvapich, &kFlux}) {
+    if (is_set(row->rank) || is_set(row->size)) return read_row(*row);
   }
   return Launcher{};
 }

@@ -37,7 +37,9 @@ struct Launcher {
   // Place that the variables tell. PMIx and PMI_PORT leave the size to the server.
   std::optional<std::uint32_t> rank = {};
   std::optional<std::uint32_t> size = {};
-  bool one_host = false;     // known to have all ranks on this host
+  // Place among the ranks of this host, and their count, at most where hosts differ.
+  std::optional<std::uint32_t> local_rank = {};
+  std::optional<std::uint32_t> local_size = {};
   bool starts_jobs = false;  // each process of an outer launcher may start a job of its own by it
 };
 

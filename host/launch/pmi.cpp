@@ -58,7 +58,7 @@ class Pmi final : public Meeting {
       : name_(launcher.name), socket_(std::move(socket)), owner_(getpid()) {
     rank_ = launcher.rank.value_or(0);
     size_ = launcher.size.value_or(1);
-    one_host_ = launcher.one_host;
+    one_host_ = launcher.size && launcher.local_size == launcher.size;
   }
   ~Pmi() override;
 

@@ -106,6 +106,47 @@ case $case_name in
     expect_no 'bootstrap: '
     expect_no 'ep_cfg.*gdx0'
     ;;
+  two_hosts)
+    # Each host is a network namespace, which the launchers enter as by ssh.
+    need mpiexec.mpich mpich
+    need mpirun.openmpi openmpi-bin
+    need nsenter util-linux
+    cat >"$folder/ssh" <<'TEXT'
+#!/bin/bash
+while [[ $1 == -* ]]; do shift; done
+host=$1
+shift
+exec nsenter -n -t "$(cat "${0%/*}/$host")" bash -c "$*"
+TEXT
+    cat >"$folder/host" <<'TEXT'
+#!/bin/bash
+folder=${0%/*} address=$1
+shift
+unset GDX_RANK GDX_WORLD_SIZE GDX_ROOT
+echo $$ >"$folder/$address.new" && mv "$folder/$address.new" "$folder/$address"
+until [ -e "$folder/10.99.0.1" ] && [ -e "$folder/10.99.0.2" ]; do sleep 0.1; done
+[ "$address" = 10.99.0.1 ] || { until [ -e "$folder/done" ]; do sleep 0.1; done; exit 0; }
+trap 'touch "$folder/done"' EXIT
+"$@"
+TEXT
+    cat >"$folder/rank" <<'TEXT'
+#!/bin/bash
+address=$(ip -4 -o address show dev tap0 | sed -E 's|.*inet ([0-9.]+)/.*|\1|')
+exec "$1" run --addr "$address" -- "$2"
+TEXT
+    chmod +x "$folder/ssh" "$folder/host" "$folder/rank"
+    for launcher in "mpiexec.mpich -launcher ssh -launcher-exec $folder/ssh -hosts 10.99.0.1,10.99.0.2 -ppn 1" \
+      "mpirun.openmpi --mca plm_rsh_agent $folder/ssh --host 10.99.0.1,10.99.0.2 --map-by node -x GDX_LOG"; do
+      rm -f "$folder/done" "$folder"/10.99.*
+      # shellcheck disable=SC2086
+      run 100 python3 "$(dirname "$0")/two_networks.py" 1 0 0 "$folder/host" ADDRESS $launcher -n 2 "$folder/rank" \
+        "$gdx" "$ring"
+      [ "$status" -ne 77 ] || { cat "$out" >&2; exit 77; }
+      expect_status 0
+      expect '2 ranks: .* sums are right'
+      expect 'software HCA gdx0 at 10.99.0.2'
+    done
+    ;;
   torchrun)
     # Variables as torchrun 2 sets them for one node.
     worker() {

@@ -82,7 +82,7 @@ const std::vector<Layer>& layers() {
         "host/bootstrap", "host/topo", "device", "device/exec", "device/impl", "base", "proto"}},
       {"host/programs/cli",
        {"doctor", "bench", "host/queue", "host/staging", "host/memory", "host/calibration", "host/hca",
-        "host/ipc", "host/gpu", "host/bootstrap", "host/topo", "base", "proto"}},
+        "host/ipc", "host/gpu", "host/bootstrap", "host/launch", "host/topo", "base", "proto"}},
       {"host/programs/daemon",
        {"cli", "host/queue", "host/staging", "host/memory", "host/hca", "host/ipc", "host/bootstrap", "base",
         "proto"}},

@@ -293,7 +293,7 @@ Result<int> measure(BenchOptions& options, nlohmann::ordered_json& document) {
   if (rank != nullptr) options.launch.command.emplace_back("--alone");
   if (!options.plan.hca.empty()) setenv(kHcaVariable, options.plan.hca.c_str(), 1);
   if (options.gid_index) setenv(kGidIndexVariable, fmt::format("{}", *options.gid_index).c_str(), 1);
-  const auto status = GDX_TRY(launch(options.launch));
+  const auto status = GDX_TRY(run_ranks(options.launch));
   const std::string text = read_journal(journal.value());
   if (text.find("\"conditions\"") == std::string::npos) return status;  // rank 1, or ended before it measured
   const auto cases = GDX_TRY(bench::cases_of(options.plan));

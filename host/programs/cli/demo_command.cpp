@@ -81,7 +81,7 @@ int run_demo(DemoOptions& options) {
   for (const command_line::Option& option : options.passed_on) {  // for the placement of ranks
     if (option.given() && option.name() == "--hca") setenv(kHcaVariable, option.values().front().c_str(), 1);
   }
-  const auto status = launch(options.launch);
+  const auto status = run_ranks(options.launch);
   return status ? *status : report(status.error());
 }
 

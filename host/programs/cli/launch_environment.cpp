@@ -18,6 +18,7 @@
 #include "base/find_program.h"
 #include "base/log.h"
 #include "host/ipc/daemon.h"
+#include "host/launch/launcher.h"
 #include "host/programs/cli/launcher.h"
 #include "host/programs/cli/rank_place.h"
 #include "host/topo/topology.h"
@@ -189,6 +190,21 @@ bool gains_rights(const std::string& file) {
          (getuid() != 0 && getxattr(file.c_str(), "security.capability", nullptr, 0) > 0);
 }
 
+// Number of a rank in its job, its place on this host, and the count of ranks here.
+struct Seat {
+  std::uint32_t rank;
+  std::uint32_t local_rank;
+  std::uint32_t local_size;
+};
+
+// Ranks of mpirun or srun have a `gdx run` each, and must not all be the first.
+Seat seat_of(const LaunchOptions& options, std::uint32_t index) {
+  const auto launcher = launch::find_launcher();
+  if (options.ranks > 1 || !launcher || !launcher->rank) return {index, index, options.ranks};
+  const std::uint32_t local_rank = launcher->local_rank.value_or(*launcher->rank);
+  return {*launcher->rank, local_rank, launcher->local_size.value_or(local_rank + 1)};
+}
+
 }  // namespace
 
 Result<void> check_launch_options(const LaunchOptions& options) {
@@ -225,8 +241,9 @@ std::string pcap_path(const std::string& path, std::uint32_t rank) {
   return named.string();
 }
 
-Result<std::vector<std::string>> launch_environment(const LaunchOptions& options, std::uint32_t rank) {
-  if (options.hardware) return place_of_rank(this_machine(), rank, options.ranks);
+Result<std::vector<std::string>> launch_environment(const LaunchOptions& options, std::uint32_t index) {
+  const auto [rank, local_rank, local_size] = seat_of(options, index);
+  if (options.hardware) return place_of_rank(this_machine(), local_rank, local_size);
   if (GDX_TRY(through_daemon())) return std::vector<std::string>{};
   const auto preload = GDX_TRY(preload_list());
   std::vector<std::string> variables{"LD_PRELOAD=" + preload, sanitizer_options(),

@@ -442,7 +442,7 @@ void Launch::kill_all() {
 
 }  // namespace
 
-Result<int> launch(const LaunchOptions& options) {
+Result<int> run_ranks(const LaunchOptions& options) {
   GDX_TRY(check_launch_options(options));
   warn_of_static(options);
   const SignalGuard signals;

@@ -59,11 +59,11 @@ inline constexpr char kSofthcaLibraryVariable[] = "GDX_SOFTHCA_LIBRARY";
 // Returns the file of rank `rank`'s capture.
 [[nodiscard]] std::string pcap_path(const std::string& path, std::uint32_t rank);
 
-// Returns the variables that rank `rank` needs beyond this process's own: "NAME=VALUE". On hardware they are
-// its place (place_of_rank).
+// Returns the variables that rank `index` of this launch needs beyond this process's own: "NAME=VALUE". On
+// hardware they are its place (place_of_rank). A single rank that another launcher has started is that one's.
 // Errors: kNotFound when libgdx_softhca.so is at none of its possible places.
 [[nodiscard]] Result<std::vector<std::string>> launch_environment(const LaunchOptions& options,
-                                                                  std::uint32_t rank);
+                                                                  std::uint32_t index);
 
 // Returns whether the program that exec would find is an ELF file without a dynamic linker.
 [[nodiscard]] bool is_static_program(const std::string& program);
@@ -74,7 +74,7 @@ inline constexpr char kSofthcaLibraryVariable[] = "GDX_SOFTHCA_LIBRARY";
 // the cause, the ranks that are ended, and those killed because SIGTERM did not suffice. Errors:
 // kInvalidArgument, kNotFound (no such program, no software HCA), kSystem. Threads: once at a time; it takes
 // the process's signals while it runs.
-[[nodiscard]] Result<int> launch(const LaunchOptions& options);
+[[nodiscard]] Result<int> run_ranks(const LaunchOptions& options);
 
 // Replaces this process by the command; returns only if it cannot.
 [[nodiscard]] Error run_in_place(const LaunchOptions& options);

@@ -101,7 +101,7 @@ void add_run_command(command_line::Command app, const std::vector<std::string>& 
       exit_status = report(run_in_place(options));
       return;
     }
-    const auto status = launch(options);
+    const auto status = run_ranks(options);
     exit_status = status ? *status : report(status.error());
   });
 }

@@ -37,7 +37,7 @@ struct Supervision {
 };
 
 // Calls `work` in a supervisor, forwards this process's signals to it, and returns its result. `what`: named
-// in messages. Errors: those of `work`, kSystem. Threads: those of launch().
+// in messages. Errors: those of `work`, kSystem. Threads: those of run_ranks().
 [[nodiscard]] Result<int> supervise(const std::string& what, const SignalGuard& signals,
                                     const std::function<Result<int>(const Supervision&)>& work);
 

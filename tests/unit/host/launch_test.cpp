@@ -58,7 +58,11 @@ constexpr std::array kAll = {"GDX_RANK",
                              "SLURM_PROCID",
                              "SLURM_NTASKS",
                              "SLURM_STEP_NUM_TASKS",
-                             "SLURM_STEP_NUM_NODES",
+                             "SLURM_STEP_TASKS_PER_NODE",
+                             "SLURM_LOCALID",
+                             "LOCAL_RANK",
+                             "MPI_LOCALRANKID",
+                             "OMPI_COMM_WORLD_LOCAL_RANK",
                              "OMPI_COMM_WORLD_RANK",
                              "OMPI_COMM_WORLD_SIZE",
                              "OMPI_COMM_WORLD_LOCAL_SIZE",
@@ -89,8 +93,7 @@ class Launch : public ::testing::Test {
   }
 };
 
-const Variables kSlurm = {
-    {"SLURM_PROCID", "2"}, {"SLURM_STEP_NUM_TASKS", "4"}, {"SLURM_STEP_NUM_NODES", "1"}};
+const Variables kSlurm = {{"SLURM_PROCID", "2"}, {"SLURM_STEP_NUM_TASKS", "4"}};
 const Variables kTorch = {{"TORCHELASTIC_RUN_ID", "a"}, {"RANK", "3"},           {"WORLD_SIZE", "4"},
                           {"LOCAL_WORLD_SIZE", "4"},    {"MASTER_ADDR", "node"}, {"MASTER_PORT", "29500"}};
 
@@ -198,6 +201,33 @@ TEST_F(Launch, each_launcher_has_its_line_for_the_software_hca) {
   EXPECT_EQ(command({{"PMIX_RANK", "0"}, {"PMIX_NAMESPACE", "job"}}), "`mpirun ... gdx run -- PROGRAM`");
   EXPECT_EQ(command({{"PMI_PORT", "node:1"}, {"PMI_ID", "0"}}), "`mpiexec ... gdx run -- PROGRAM`");
   EXPECT_EQ(command({}), "");
+}
+
+TEST_F(Launch, place_on_the_host_is_the_launchers) {
+  const auto local = [](const Variables& variables) {
+    set(variables);
+    const auto launcher = launch::find_launcher();
+    return std::pair(launcher->local_rank.value_or(99), launcher->local_size.value_or(99));
+  };
+  const auto slurm = [&](const char* tasks) {
+    return local(with(kSlurm, {{"SLURM_LOCALID", "1"}, {"SLURM_STEP_TASKS_PER_NODE", tasks}}));
+  };
+  EXPECT_EQ(slurm("4"), std::pair(1u, 4u));
+  EXPECT_EQ(slurm("2(x2)"), std::pair(1u, 2u));
+  EXPECT_EQ(slurm("1,3"), std::pair(1u, 3u));
+  EXPECT_EQ(slurm("many"), std::pair(1u, 99u));
+  EXPECT_EQ(local(with(kTorch, {{"LOCAL_RANK", "3"}})), std::pair(3u, 4u));
+  EXPECT_EQ(local({{"PMIX_RANK", "0"},
+                   {"PMIX_NAMESPACE", "job"},
+                   {"OMPI_COMM_WORLD_LOCAL_RANK", "2"},
+                   {"OMPI_COMM_WORLD_LOCAL_SIZE", "3"}}),
+            std::pair(2u, 3u));
+  EXPECT_EQ(local({{"PMI_RANK", "5"},
+                   {"PMI_SIZE", "8"},
+                   {"PMI_FD", "900"},
+                   {"MPI_LOCALRANKID", "1"},
+                   {"MPI_LOCALNRANKS", "4"}}),
+            std::pair(1u, 4u));
 }
 
 // Answers each line of the client by the next of `answers`, and then ends the connection or stays mute.

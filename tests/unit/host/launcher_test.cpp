@@ -32,6 +32,8 @@ using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::IsSupersetOf;
+
 using ::testing::Not;
 using ::testing::StartsWith;
 using ::testing::UnorderedElementsAre;
@@ -54,7 +56,7 @@ class Launcher : public ::testing::Test {
     return options;
   }
   static int status_of(const LaunchOptions& options) {
-    const auto status = launch(options);
+    const auto status = run_ranks(options);
     EXPECT_TRUE(status) << status.error().message;
     return status.value_or(-1);
   }
@@ -159,7 +161,7 @@ TEST_F(Launcher, sigint_to_the_launcher_ends_the_ranks) {
 // Status of a launch, and what it tells, without numbers of processes.
 std::pair<int, std::string> told_by(const LaunchOptions& options) {
   testing::internal::CaptureStderr();
-  const auto status = launch(options);
+  const auto status = run_ranks(options);
   const std::string text = testing::internal::GetCapturedStderr();
   return {status.value_or(-1), std::regex_replace(text, std::regex("pid [0-9]+"), "pid N")};
 }
@@ -224,7 +226,7 @@ TEST_F(Launcher, ranks_with_labels_have_the_users_limit_of_open_files) {
 TEST_F(Launcher, program_does_not_exist_is_not_found) {
   auto options = shell("", 2);
   options.command = {"/nonexistent/program"};
-  const auto status = launch(options);
+  const auto status = run_ranks(options);
   ASSERT_FALSE(status);
   EXPECT_EQ(status.error().status, Status::kNotFound);
   EXPECT_THAT(status.error().message, HasSubstr("/nonexistent/program"));
@@ -416,6 +418,23 @@ TEST_F(Launcher, softhca_options_become_variables) {
                   "GDX_SOFTHCA_PCAP=out/run.rank1.pcap", "GDX_SOFTHCA_DEVICE_MEMORY_BYTES=8192"));
 }
 
+// mpirun starts a `gdx run` for each rank, and each must have a file, a seed and a place of its own.
+TEST_F(Launcher, single_rank_of_another_launcher_has_that_ones_number) {
+  setenv("PMI_RANK", "3", 1);
+  setenv("PMI_SIZE", "4", 1);
+  setenv("PMI_FD", "900", 1);
+  auto options = shell("exit 0", 1);
+  options.softhca.seed = 5;
+  options.softhca.pcap = "run.pcap";
+  const auto alone = launch_environment(options, 0);
+  options.ranks = 2;
+  const auto of_two = launch_environment(options, 1);
+  for (const char* const name : {"PMI_RANK", "PMI_SIZE", "PMI_FD"}) unsetenv(name);
+  ASSERT_TRUE(alone && of_two);
+  EXPECT_THAT(*alone, IsSupersetOf({"GDX_SOFTHCA_SEED=8", "GDX_SOFTHCA_PCAP=run.rank3.pcap"}));
+  EXPECT_THAT(*of_two, IsSupersetOf({"GDX_SOFTHCA_SEED=6", "GDX_SOFTHCA_PCAP=run.rank1.pcap"}));
+}
+
 TEST_F(Launcher, hardware_gets_no_software_hca) {
   auto options = shell("test -z \"$LD_PRELOAD\"", 1);
   options.hardware = true;
@@ -531,7 +550,7 @@ TEST_F(Launcher, ranks_of_a_gdxd_that_is_asked_for_have_no_software_hca) {
 TEST_F(Launcher, named_library_is_none_the_program_is_not_run_without_it) {
   for (const char* library : {"", "/nonexistent.so", "/", "/etc/passwd"}) {
     setenv(kSofthcaLibraryVariable, library, 1);
-    const auto status = launch(shell("exit 0", 1));
+    const auto status = run_ranks(shell("exit 0", 1));
     ASSERT_FALSE(status) << library;
     EXPECT_THAT(status.error().message, HasSubstr(kSofthcaLibraryVariable));
   }

@@ -69,7 +69,7 @@ class Supervision : public ::testing::Test {
       // Undoes that a shell's background, or nohup, ignores some of them.
       for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT}) std::signal(signal, SIG_DFL);
       first();
-      const auto status = launch(options);
+      const auto status = run_ranks(options);
       _exit(status ? *status : 99);
     }
     setpgid(pid, pid);
@@ -205,7 +205,7 @@ TEST_F(Supervision, children_from_before_are_none_of_its_business) {
     pause();
     _exit(0);
   }
-  EXPECT_EQ(launch(shell("exit 3")).value_or(-1), 3);
+  EXPECT_EQ(run_ranks(shell("exit 3")).value_or(-1), 3);
   EXPECT_THAT(descendants(), ::testing::Contains(::testing::Field(&Process::pid, before)));
   kill(before, SIGKILL);
   status_of(before);
@@ -333,7 +333,7 @@ TEST_F(Supervision, supervisor_that_runs_out_of_memory_is_an_error_of_the_launch
 
 TEST_F(Supervision, ranks_stay_in_the_group_of_the_launcher) {
   const std::string group = std::to_string(getpgrp());
-  EXPECT_EQ(launch(shell("test $(cut -d' ' -f5 /proc/$$/stat) = " + group)).value_or(-1), 0);
+  EXPECT_EQ(run_ranks(shell("test $(cut -d' ' -f5 /proc/$$/stat) = " + group)).value_or(-1), 0);
 }
 
 }  // namespace supervision_test
