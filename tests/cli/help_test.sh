@@ -3,7 +3,7 @@
 . "$(dirname "$0")/../program.sh"
 gdx=$2 man_page=$3 gdxd=$4
 own=(run info demo bench topo doctor completion)
-other=(model calibrate)
+other=(model calibrate proxy)
 
 # complete_line WORDS...: what bash offers for the last of them, in $out.
 complete_line() {
@@ -102,6 +102,9 @@ model --doorbell x
 model --platform x
 model --plot x.gif
 model --plot x.svg --size-bytes 8
+proxy
+proxy --provider
+proxy --explain --provider
 completion zsh
 COMMANDS
     ;;

@@ -1,8 +1,3 @@
-#include <fmt/format.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstring>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -13,21 +8,18 @@
 namespace gdx {
 namespace {
 
+constexpr char kBuildFolder[] = "../calibrate";
+
 // It runs kernels, so it is a program of its own, as the demo is.
 int run_calibrate_program(const std::vector<std::string>& options, bool on_gpu, bool on_softhca) {
   const char* const name = on_gpu ? "gdx_calibrate_cuda" : "gdx_calibrate";
-  const auto program = sibling_program(name, "../calibrate");
+  if (!on_softhca) return become_sibling(name, kBuildFolder, options);
+  const auto program = sibling_program(name, kBuildFolder);
   if (!program) return report(program.error());
   LaunchOptions launched;
   launched.command = {*program};
   launched.command.insert(launched.command.end(), options.begin(), options.end());
-  if (on_softhca) return report(run_in_place(launched));
-  std::vector<char*> pointers;
-  for (std::string& argument : launched.command) pointers.push_back(argument.data());
-  pointers.push_back(nullptr);
-  execv(program->c_str(), pointers.data());
-  return report({Status::kSystem, fmt::format("cannot run {}: {}; build the target {}", *program,
-                                              std::strerror(errno), name)});
+  return report(run_in_place(launched));
 }
 
 }  // namespace

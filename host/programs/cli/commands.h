@@ -24,6 +24,7 @@ void add_info_command(command_line::Command app, int& exit_status);
 void add_bench_command(command_line::Command app, const std::string& command_text, int& exit_status);
 void add_demo_command(command_line::Command app, int& exit_status);
 void add_model_command(command_line::Command app, int& exit_status);
+void add_proxy_command(command_line::Command app, int& exit_status);
 void add_calibrate_command(command_line::Command app, int& exit_status);
 void add_topo_command(command_line::Command app, int& exit_status);
 void add_doctor_command(command_line::Command app, int& exit_status);
@@ -33,6 +34,11 @@ void add_daemon_commands(command_line::Command app, int& exit_status);
 // Returns the path of a program installed beside this one. In a build tree it lies in `build_folder`,
 // relative to this program's folder. Errors: kNotFound if it is at neither place.
 [[nodiscard]] Result<std::string> sibling_program(const std::string& name, const std::string& build_folder);
+
+// Turns this process into that program, which explains its options itself. Returns only after a failure,
+// which it has reported: the exit status.
+[[nodiscard]] int become_sibling(const std::string& name, const std::string& build_folder,
+                                 const std::vector<std::string>& options);
 
 // The options that `run` and `demo` share. `launch` and `softhca` must outlive the parsing.
 void add_place_options(command_line::Command command, LaunchOptions& launch);

@@ -53,6 +53,7 @@ int run_command_line(std::vector<std::string> arguments) {
   add_demo_command(app, exit_status);
   add_bench_command(app, command_text, exit_status);
   add_model_command(app, exit_status);
+  add_proxy_command(app, exit_status);
   add_calibrate_command(app, exit_status);
   add_topo_command(app, exit_status);
   add_doctor_command(app, exit_status);

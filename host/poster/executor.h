@@ -1,0 +1,152 @@
+// The one executor of commands: carries them out over a port in the order that the contract promises, with
+// what the port lacks emulated above it, and answers for peers' signals and atomics on this rank's words.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "host/poster/agent.h"
+#include "host/poster/contract.h"
+#include "host/poster/port.h"
+#include "proto/gpu/command_ring.h"
+
+namespace gdx {
+
+struct ExecutorOptions {
+  std::uint32_t rank = 0;
+  std::uint32_t ranks = 1;
+  std::uint32_t lanes = 1;
+  // Period after which a peer that completes nothing is given up. Below the kernels' own bound, so that they
+  // are told the reason.
+  std::uint64_t peer_timeout_ns = 4'000'000'000;
+  Emulation emulation = Emulation::kPermit;
+  std::optional<SignalOrder> order;  // of signals; absent: the cheapest that the port permits
+};
+
+// Threads: one at a time.
+class Executor {
+ public:
+  // Errors: kInvalidArgument for a shape that has no numbers; kUnsupported for an order that the port does
+  // not permit.
+  [[nodiscard]] static Result<std::unique_ptr<Executor>> create(std::unique_ptr<Port> port,
+                                                                const ExecutorOptions& options);
+
+  // Adds memory that commands name by the returned number, and peers may read and write. It must outlive the
+  // executor. Errors: kInvalidArgument for too many windows; the port's.
+  [[nodiscard]] Result<std::uint8_t> add_window(std::byte* address, std::uint64_t bytes);
+  // Returns this rank's card, with all windows added so far, for connect() of peers. Peers alone may see it.
+  [[nodiscard]] agent::Card card() const;
+  // Errors: kVersionMismatch, kInvalidArgument for a card that cannot be; kUnsupported for a rank with
+  // another provider or shape; the port's.
+  [[nodiscard]] Result<void> connect(std::uint32_t rank, const agent::Card& card);
+
+  // Names the words, one for each rank, into which the state of this lane's commands goes.
+  void set_done(std::uint32_t lane, std::uint64_t* words) { done_[lane] = words; }
+  [[nodiscard]] bool has_room(std::uint32_t lane, std::uint32_t rank) const;
+  // Takes command `index` of the lane's ring; has_room() has said so.
+  void take(std::uint32_t lane, std::uint64_t index, const Command& command, std::uint64_t now_ns);
+  // Posts and polls once. Returns the number of things done. Errors: the port's failure, which is final.
+  [[nodiscard]] Result<int> progress(std::uint64_t now_ns);
+
+  [[nodiscard]] bool idle() const { return busy_flows_ == 0 && answers_.empty(); }
+  [[nodiscard]] const PortTraits& traits() const { return port_->traits(); }
+  [[nodiscard]] SignalOrder order() const { return order_; }
+  [[nodiscard]] const ExecutorOptions& options() const { return options_; }
+  // Returns the operations and flags that GDX_EMULATION=refuse forbids: bit n of operation n; flags above.
+  [[nodiscard]] std::uint32_t refused() const;
+  // Returns the first failure towards `rank`: one line; empty without one.
+  [[nodiscard]] std::string describe_fault(std::uint32_t lane, std::uint32_t rank) const;
+
+ private:
+  // One command that is not complete.
+  struct Entry {
+    Command command;
+    std::uint64_t index = 0;
+    std::uint64_t bytes_posted = 0;
+    std::uint32_t in_flight = 0;  // parts whose completion or answer is due
+    bool asked = false;           // an echo was sent
+    bool posted = false;          // all parts are
+  };
+  // The commands of one lane to one rank.
+  struct Flow {
+    std::uint32_t lane = 0;
+    std::uint32_t rank = 0;
+    std::deque<Entry> entries;  // by index
+    std::size_t posted = 0;     // entries at the front of which all parts are posted
+    std::uint32_t writes_in_flight = 0;
+    std::uint64_t writes = 0;    // numbers given
+    std::uint64_t messages = 0;  // sent
+    std::uint64_t answered = 0;  // messages known to be applied
+    std::uint64_t progress_ns = 0;
+    Error failure{Status::kOk, {}};
+  };
+  struct Peer {
+    bool connected = false;
+    agent::Card card{};
+  };
+  // Target of an event's context. Holds what the port reads or sends meanwhile.
+  struct Operation {
+    PortContext context;
+    enum class Kind { kWrite, kRead, kMessage } kind = Kind::kWrite;
+    Flow* flow = nullptr;    // null: an answer
+    Entry* entry = nullptr;  // null: its completion completes nothing
+    std::uint64_t bytes = 0;
+    alignas(64) agent::Message message{};
+  };
+  enum class Step { kDone, kLater };
+
+  Executor(std::unique_ptr<Port> port, const ExecutorOptions& options, SignalOrder order);
+
+  [[nodiscard]] Flow& flow_of(std::uint32_t lane, std::uint32_t rank) {
+    return flows_[std::size_t{lane} * options_.ranks + rank];
+  }
+  [[nodiscard]] Status refusal_of(const Flow& flow, const Command& command) const;
+  Operation* new_operation(Flow* flow, Entry* entry, Operation::Kind kind, std::uint64_t bytes);
+  void give_back(Operation* operation) { free_.push_back(operation); }
+
+  Step post(Flow& flow, Entry& entry);
+  Step post_put(Flow& flow, Entry& entry);
+  Step post_get(Flow& flow, Entry& entry);
+  Step post_echo(Flow& flow, Entry& entry);
+  Step post_message(Flow& flow, Entry& entry, agent::Kind kind, bool wants_answer);
+  // Waits until the rank has all writes and signals before `entry`.
+  Step settle(Flow& flow, Entry& entry);
+  Step finish(Flow& flow, Entry* entry, Operation* operation, Result<Posting> posting, const char* what);
+  int post_all(Flow& flow);
+  int post_answers();
+  void complete(Flow& flow, std::uint64_t now_ns);
+  void fail_flow(Flow& flow, Error error);
+  void publish(const Flow& flow, std::uint64_t done);
+
+  void on_event(const PortEvent& event, std::uint64_t now_ns);
+  void on_operation(const PortEvent& event, std::uint64_t now_ns);
+  void on_message(const agent::Message& message, std::uint64_t now_ns);
+  void on_answer(const agent::Message& answer, std::uint64_t now_ns);
+
+  ExecutorOptions options_;
+  SignalOrder order_;
+  std::uint64_t token_;
+  std::vector<PosterWindow> windows_;
+  std::vector<PortRegion> regions_;
+  std::vector<Peer> peers_;
+  std::vector<Flow> flows_;
+  std::vector<std::uint64_t*> done_;  // by lane
+  std::size_t busy_flows_ = 0;        // with entries
+  Agent agent_;
+  std::vector<Agent::Answer> new_answers_;
+  std::deque<Agent::Answer> answers_;
+  std::vector<PortEvent> events_;
+  std::vector<Operation> operations_;
+  std::vector<Operation*> free_;
+  PortRegion operation_region_;
+  std::unique_ptr<Port> port_;  // ends first, because it may use the operations
+};
+
+}  // namespace gdx

@@ -1,0 +1,197 @@
+// Posting of commands: what each becomes at the port, and what it waits for.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "host/poster/executor.h"
+
+namespace gdx {
+namespace {
+
+using agent::Kind;
+
+// The longest part of a put: a bound that every provider's counts of bytes permit.
+constexpr std::uint64_t kMostPart = std::uint64_t{1} << 30;
+constexpr std::uint8_t kSignals = kCommandSignalSet | kCommandSignalAdd;
+constexpr std::uint64_t kNoRequest = ~std::uint64_t{0};
+
+}  // namespace
+
+Executor::Operation* Executor::new_operation(Flow* flow, Entry* entry, Operation::Kind kind,
+                                             std::uint64_t bytes) {
+  if (free_.empty()) return nullptr;
+  Operation* const operation = free_.back();
+  free_.pop_back();
+  operation->flow = flow;
+  operation->entry = entry;
+  operation->kind = kind;
+  operation->bytes = bytes;
+  return operation;
+}
+
+// Counts what was posted; otherwise gives the operation back.
+Executor::Step Executor::finish(Flow& flow, Entry* entry, Operation* operation, Result<Posting> posting,
+                                const char* what) {
+  if (posting && *posting == Posting::kPosted) {
+    if (entry != nullptr) ++entry->in_flight;
+    return Step::kDone;
+  }
+  const std::uint64_t bytes = operation->bytes;
+  give_back(operation);
+  if (!posting) {
+    fail_flow(flow, {posting.error().status, fmt::format("{} of {} B to rank {}: {}", what, bytes, flow.rank,
+                                                         posting.error().message)});
+  }
+  return Step::kLater;
+}
+
+int Executor::post_all(Flow& flow) {
+  int done = 0;
+  while (flow.failure.status == Status::kOk && flow.posted < flow.entries.size()) {
+    Entry& entry = flow.entries[flow.posted];
+    if (post(flow, entry) == Step::kLater) return done;
+    entry.posted = true;
+    ++flow.posted;
+    ++done;
+  }
+  return done;
+}
+
+Executor::Step Executor::post(Flow& flow, Entry& entry) {
+  switch (entry.command.operation) {
+    case CommandOperation::kPut:
+    case CommandOperation::kPutValue: return post_put(flow, entry);
+    case CommandOperation::kGet: return post_get(flow, entry);
+    case CommandOperation::kFetchAdd: return post_message(flow, entry, Kind::kFetchAdd, true);
+    case CommandOperation::kCompareSwap: return post_message(flow, entry, Kind::kCompareSwap, true);
+    case CommandOperation::kFlush:
+      // The echo comes after all messages before it, so its answer says that they were applied.
+      return flow.answered == flow.messages ? Step::kDone : post_message(flow, entry, Kind::kEcho, true);
+  }
+  fail_flow(flow, {Status::kInvalidArgument,
+                   fmt::format("a command for rank {} has operation {}: the ring was overwritten", flow.rank,
+                               static_cast<unsigned>(entry.command.operation))});
+  return Step::kLater;
+}
+
+Executor::Step Executor::post_put(Flow& flow, Entry& entry) {
+  const Command& command = entry.command;
+  const bool signals = (command.flags & kSignals) != 0;
+  const std::uint64_t most = std::min(traits().most_bytes, kMostPart);
+  while (entry.bytes_posted < command.bytes) {
+    if (flow.writes_in_flight == agent::kMostWrites) return Step::kLater;
+    const std::uint64_t part = std::min(most, command.bytes - entry.bytes_posted);
+    Operation* const operation = new_operation(&flow, &entry, Operation::Kind::kWrite, part);
+    if (operation == nullptr) return Step::kLater;
+    PortSource source{reinterpret_cast<std::byte*>(&operation->message), operation_region_.local};
+    if (command.operation == CommandOperation::kPutValue) {
+      std::memcpy(source.address, &command.value, sizeof command.value);
+    } else {
+      source = {windows_[command.local_window].address + command.local_offset + entry.bytes_posted,
+                regions_[command.local_window].local};
+    }
+    const agent::CardWindow& window = peers_[flow.rank].card.windows[command.remote_window];
+    const PortTarget target{window.base + command.remote_offset + entry.bytes_posted, window.key};
+    const bool more = entry.bytes_posted + part < command.bytes ||
+                      (signals && order_ != SignalOrder::kDelivery) ||
+                      ((command.flags & kCommandMore) != 0 && flow.posted + 1 < flow.entries.size());
+    const bool numbered = order_ == SignalOrder::kSequence;
+    const std::uint32_t own_flow = flow.lane * options_.ranks + options_.rank;
+    const Step step = finish(flow, &entry, operation,
+                             port_->write(flow.rank, source, target, part,
+                                          (more ? kPortMore : 0) | (numbered ? kPortImmediate : 0),
+                                          agent::pack_number(own_flow, flow.writes), &operation->context),
+                             "write");
+    if (step == Step::kLater) return step;
+    ++flow.writes_in_flight;
+    ++flow.writes;
+    entry.bytes_posted += part;
+  }
+  if (!signals) return Step::kDone;
+  return post_message(flow, entry, (command.flags & kCommandSignalSet) != 0 ? Kind::kSet : Kind::kAdd, false);
+}
+
+Executor::Step Executor::settle(Flow& flow, Entry& entry) {
+  if (!traits().read_after_write && flow.writes_in_flight != 0) return Step::kLater;
+  if (flow.answered == flow.messages) return Step::kDone;
+  if (!entry.asked && post_message(flow, entry, Kind::kEcho, true) == Step::kDone) entry.asked = true;
+  return Step::kLater;
+}
+
+Executor::Step Executor::post_get(Flow& flow, Entry& entry) {
+  const Command& command = entry.command;
+  if (entry.bytes_posted == 0 && settle(flow, entry) == Step::kLater) return Step::kLater;
+  const std::uint64_t most = std::min(traits().most_bytes, kMostPart);
+  while (entry.bytes_posted < command.bytes) {
+    const std::uint64_t part = std::min(most, command.bytes - entry.bytes_posted);
+    Operation* const operation = new_operation(&flow, &entry, Operation::Kind::kRead, part);
+    if (operation == nullptr) return Step::kLater;
+    const agent::CardWindow& window = peers_[flow.rank].card.windows[command.remote_window];
+    const PortTarget from{window.base + command.remote_offset + entry.bytes_posted, window.key};
+    const PortSource to{windows_[command.local_window].address + command.local_offset + entry.bytes_posted,
+                        regions_[command.local_window].local};
+    const Step step =
+        finish(flow, &entry, operation, port_->read(flow.rank, to, from, part, &operation->context), "read");
+    if (step == Step::kLater) return step;
+    entry.bytes_posted += part;
+  }
+  return Step::kDone;
+}
+
+// Sends the message of `entry`. With an answer that completes the entry, else its own completion does.
+Executor::Step Executor::post_message(Flow& flow, Entry& entry, Kind kind, bool wants_answer) {
+  if (flow.messages - flow.answered == agent::kMostUnanswered) return Step::kLater;
+  if (order_ == SignalOrder::kDelivery && flow.writes_in_flight != 0) return Step::kLater;
+  Operation* const operation = new_operation(&flow, wants_answer ? nullptr : &entry,
+                                             Operation::Kind::kMessage, sizeof(agent::Message));
+  if (operation == nullptr) return Step::kLater;
+  const Command& command = entry.command;
+  const bool signal = kind == Kind::kSet || kind == Kind::kAdd;
+  agent::Message& message = operation->message;
+  message = {};
+  message.token = peers_[flow.rank].card.token;
+  message.sequence = flow.messages;
+  message.after = order_ == SignalOrder::kSequence ? flow.writes : 0;
+  message.offset = signal ? command.signal_offset : command.remote_offset;
+  message.window = signal ? command.signal_window : command.remote_window;
+  message.value = command.value;
+  message.compare = command.bytes;
+  message.request = wants_answer ? entry.index : kNoRequest;
+  message.flow = flow.lane * options_.ranks + options_.rank;
+  message.kind = kind;
+  message.wants_answer = wants_answer || (flow.messages + 1) % agent::kAnswerEvery == 0 ? 1 : 0;
+  const PortSource source{reinterpret_cast<std::byte*>(&message), operation_region_.local};
+  const Step step =
+      finish(flow, &entry, operation, port_->send(flow.rank, source, &operation->context), "message");
+  if (step == Step::kDone) ++flow.messages;
+  return step;
+}
+
+// Posts each answer, or keeps it for the next turn: a rank that takes none holds up no other's.
+int Executor::post_answers() {
+  int done = 0;
+  for (std::size_t left = answers_.size(); left != 0 && !free_.empty(); --left) {
+    const Agent::Answer answer = answers_.front();
+    answers_.pop_front();
+    const std::uint32_t lane = answer.flow / options_.ranks;
+    const std::uint32_t rank = answer.flow % options_.ranks;
+    if (!peers_[rank].connected) continue;
+    Operation* const operation =
+        new_operation(nullptr, nullptr, Operation::Kind::kMessage, sizeof(agent::Message));
+    operation->message = answer.message;
+    operation->message.token = peers_[rank].card.token;
+    operation->message.flow = lane * options_.ranks + options_.rank;
+    const PortSource source{reinterpret_cast<std::byte*>(&operation->message), operation_region_.local};
+    const auto posting = port_->send(rank, source, &operation->context);
+    if (posting && *posting == Posting::kPosted) {
+      ++done;
+      continue;
+    }
+    give_back(operation);
+    if (posting) answers_.push_back(answer);
+  }
+  return done;
+}
+
+}  // namespace gdx

@@ -1,0 +1,32 @@
+// The port by libfabric: endpoints of reliable datagrams with remote memory access, of any provider.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "host/poster/port.h"
+
+namespace gdx {
+
+struct LibfabricOptions {
+  std::string provider;  // as fi_info prints it: "tcp", "shm", "verbs;ofi_rxm"
+  // Address of this host to use. Empty: a loopback address where the provider authenticates nobody, and the
+  // provider's choice elsewhere.
+  std::string address;
+  bool insecure = false;  // permits ways without authentication beyond this host: GDX_INSECURE=1
+};
+
+// Opens an endpoint of the provider. Errors: kUnsupported without libfabric in this build, for a provider
+// that lacks what the poster cannot emulate, and for an address beyond this host that is not permitted;
+// kNotFound for a provider that is not here; kSystem with libfabric's words.
+[[nodiscard]] Result<std::unique_ptr<Port>> open_libfabric_port(const LibfabricOptions& options);
+
+// Returns the properties of the port that open_libfabric_port would open. Errors: the same.
+[[nodiscard]] Result<PortTraits> libfabric_traits(const LibfabricOptions& options);
+
+// Returns all providers with such endpoints on this machine. Errors: kUnsupported without libfabric.
+[[nodiscard]] Result<std::vector<std::string>> libfabric_providers();
+
+}  // namespace gdx
