@@ -2,6 +2,7 @@
 // SEED. Kernels give commands to the posters of both ranks; what a rank sees too early is printed, and is the
 // program's failure. ORDER: auto, message, sequence or delivery.
 #include <fmt/format.h>
+#include <poll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -82,6 +83,17 @@ class Rank {
     poster_options.timeout_ns = 2 * kHangNs;
     poster_options.log_entries = 6;
     poster = or_exit(Poster::start(std::move(executor), poster_options));
+    watch_other();
+  }
+
+  // Ends this process when the other one ends first, because kernels may wait long for a rank that is gone.
+  void watch_other() const {
+    std::thread([this] {
+      pollfd socket{other_, POLLRDHUP, 0};
+      while (poll(&socket, 1, -1) < 0) {
+      }
+      if (!finished) _exit(1);
+    }).detach();
   }
 
   // Tells the other process, and hears from it.
@@ -132,6 +144,7 @@ class Rank {
   std::mt19937_64 random;
   std::byte* heap = nullptr;
   std::unique_ptr<Poster> poster;
+  std::atomic<bool> finished{false};
 
  private:
   int other_;
@@ -264,8 +277,8 @@ void get_after_put(Rank& self) {
       Command get_word = put(self.peer, 2 * kWord, 0, kWord);
       get_word.operation = CommandOperation::kGet;
       const Status status =
-          post_all(ring, {put(self.peer, kSource, kTarget, words * kWord),
-                          with_signal(put(self.peer, 0, 0, 0), 0, round, kCommandSignalSet), get, get_word});
+          post_all(ring, {put(self.peer, kSource, kTarget, words * kWord), get,
+                          with_signal(put(self.peer, 0, 0, 0), 0, round, kCommandSignalSet), get_word});
       return status == Status::kOk ? flush_commands(ring, self.peer) : status;
     });
     for (std::uint64_t at = 0; at < words; ++at) {
@@ -274,6 +287,23 @@ void get_after_put(Rank& self) {
     }
     if (self.load(2) != round)
       fail_test(fmt::format("a get saw {} of the signal {} before it", self.load(2), round));
+  }
+}
+
+// A rank that is told of a flush by another way finds the signals before it.
+void flush_after_signal(const Rank& self) {
+  for (std::uint64_t round = 1; round <= self.arguments.rounds; ++round) {
+    if (self.rank == 0) {
+      self.in_kernel([&](const CommandRingHandle& ring) {
+        const Status status =
+            post_all(ring, {with_signal(put(self.peer, 0, 0, 0), 0, round, kCommandSignalSet)});
+        return status == Status::kOk ? flush_commands(ring, self.peer) : status;
+      });
+    }
+    self.meet();
+    if (self.rank == 1 && self.load(0) != round)
+      fail_test(fmt::format("after a flush the word was {}, not {}", self.load(0), round));
+    self.meet();
   }
 }
 
@@ -324,16 +354,19 @@ void atomics(const Rank& self) {
 }
 
 int run(const Arguments& arguments, std::uint32_t rank, int other) {
-  Rank self(arguments, rank, other);
+  auto& self = *new Rank(arguments, rank, other);  // for the watching thread, too
   self.meet();
   const std::map<std::string, std::function<void(Rank&)>> tests{{"payload_and_signal", payload_and_signal},
                                                                 {"signal_and_signal", signal_and_signal},
                                                                 {"get_after_put", get_after_put},
+                                                                {"flush_after_signal", flush_after_signal},
                                                                 {"atomics", atomics}};
   const auto found = tests.find(arguments.test);
   if (found == tests.end()) fail_test("no case " + arguments.test);
   found->second(self);
+  self.finished = true;
   self.meet();
+  self.poster.reset();
   return 0;
 }
 
