@@ -31,6 +31,7 @@ constexpr std::uint32_t kSenderRank = 0;
 constexpr std::uint32_t kWorldSize = 2;
 constexpr int kNobody = -1;
 constexpr std::uint64_t kMaxMessageBytes = 1 << 30;
+constexpr std::uint64_t kHeapSpareBytes = 1 << 16;  // for signals, results and alignment
 // Lends a lone endpoint three quarters of each pool, not half, because no other will come.
 constexpr std::uint32_t kThresholdPercent = 300;
 
@@ -89,11 +90,10 @@ bool pushes(const Options& options) {
   return options.slot_count != 0 && std::ranges::any_of(options.modes, may_push);
 }
 
-PeerOptions peer_options(const Options& options) {
-  PeerOptions out{.timeout_ns = kExchangeTimeoutNs};
-  if (options.direct == "on") out.direct = DirectChoice::kOn;
-  if (options.direct == "off") out.direct = DirectChoice::kOff;
-  return out;
+std::optional<DirectChoice> direct_choice(const Options& options) {
+  if (options.direct == "on") return DirectChoice::kOn;
+  if (options.direct == "off") return DirectChoice::kOff;
+  return std::nullopt;
 }
 
 // Enough messages for a steady figure, few enough for a demo of a minute.
@@ -121,20 +121,6 @@ std::uint64_t retransmissions(const Hca& hca) {
   return hca.counter("packet_seq_err").value_or(0) + hca.counter("local_ack_timeout_err").value_or(0);
 }
 
-// Host memory that the HCA, this rank's kernels and, if required, the peer's reach.
-struct SharedMemory {
-  Memory memory;
-  std::shared_ptr<GpuMapping> mapping;  // none on the CPU layer
-};
-
-Result<SharedMemory> allocate_shared(const Hca& hca, const Gpu* gpu, std::size_t bytes) {
-  auto memory = GDX_TRY(allocate_shareable_memory(hca, bytes));
-  SharedMemory shared{std::move(memory), nullptr};
-  if (gpu == nullptr) return shared;
-  shared.mapping = GDX_TRY(gpu->map(shared.memory.data(), shared.memory.bytes()));
-  return shared;
-}
-
 // Options of mode `auto`: the buffers are host memory on either layer.
 ModeOptions auto_modes(const Gpu* gpu) {
   ModeOptions modes{.kernels = gpu != nullptr ? Processor::kGpu : Processor::kCpu,
@@ -157,43 +143,30 @@ class Rank {
   }
   [[nodiscard]] const Hca& hca() const { return *hca_; }
   [[nodiscard]] bool can_run(const std::string& mode) const { return mode != "push" || pushes_; }
-  [[nodiscard]] bool is_direct() const { return peers_.is_direct(peer_rank_); }
+  [[nodiscard]] bool is_direct() const {
+    const PeerWay way = team_.way(peer_rank_);
+    return way == PeerWay::kMapped || way == PeerWay::kDirect;
+  }
 
  private:
-  [[nodiscard]] std::uint64_t credit_stalls() const {
-    return endpoint_.state().staging.stalls + endpoint_.state().bounce.stalls;
-  }
   [[nodiscard]] std::string blame(const World& world, Status status) const;
-  Rank(std::unique_ptr<Hca> hca, std::optional<StagingPool> staging, StagingPool bounce, SharedMemory buffer,
-       SharedMemory signals, SharedMemory results, Endpoint endpoint, PeerMapping peers)
+  Rank(std::unique_ptr<Hca> hca, std::unique_ptr<StagingPool> staging, std::unique_ptr<StagingPool> bounce,
+       Team team, Exchange exchange, Outcome* outcome)
       : hca_(std::move(hca)),
         staging_(std::move(staging)),
         bounce_(std::move(bounce)),
-        buffer_(std::move(buffer)),
-        signals_(std::move(signals)),
-        results_(std::move(results)),
-        endpoint_(std::move(endpoint)),
-        peers_(std::move(peers)) {}
+        team_(std::move(team)),
+        exchange_(exchange),
+        outcome_(outcome) {}
 
   std::unique_ptr<Hca> hca_;
-  std::optional<StagingPool> staging_;  // if a mode pushes
-  StagingPool bounce_;
-  SharedMemory buffer_;
-  SharedMemory signals_;
-  SharedMemory results_;  // an Outcome
-  Endpoint endpoint_;
-  PeerMapping peers_;
+  std::unique_ptr<StagingPool> staging_;  // if a mode pushes
+  std::unique_ptr<StagingPool> bounce_;
+  Team team_;
+  Exchange exchange_;
+  Outcome* outcome_;
   std::uint32_t peer_rank_ = 0;
   bool pushes_ = true;  // both ranks do
-  RemoteMemory peer_buffer_{};
-  RemoteMemory peer_signals_{};
-};
-
-struct Introduction {
-  EndpointAddress endpoint;
-  RemoteMemory buffer;
-  RemoteMemory signals;
-  bool pushes;
 };
 
 // Returns the demo's own value unless a variable is set, because the variable has priority.
@@ -202,60 +175,54 @@ std::optional<T> unless_set(const char* variable, T value) {
   return std::getenv(variable) == nullptr ? std::optional(value) : std::nullopt;
 }
 
+// Returns the pool that pushes stage in; none where no mode pushes, or kernels of `gpu` cannot.
+Result<std::unique_ptr<StagingPool>> make_staging(const Hca& hca, const Gpu* gpu, const Options& options) {
+  if (!pushes(options)) return std::unique_ptr<StagingPool>();
+  auto made = GDX_TRY(StagingPool::create(hca, {.threshold_percent = kThresholdPercent}));
+  if (options.slot_count > made.slot_count())
+    return fail(Status::kInvalidArgument,
+                fmt::format("--slots: '{}': the pool has {}", options.slot_count, made.slot_count()));
+  if (gpu != nullptr && !made.map_if_allowed(*gpu).empty()) return std::unique_ptr<StagingPool>();
+  return std::make_unique<StagingPool>(std::move(made));
+}
+
 Result<Rank> Rank::connect(Hca opened, const Gpu* gpu, World& world, const Options& options) {
   auto hca = std::make_unique<Hca>(std::move(opened));
-  std::optional<StagingPool> staging;
-  if (pushes(options)) {
-    auto made = GDX_TRY(StagingPool::create(*hca, {.threshold_percent = kThresholdPercent}));
-    staging.emplace(std::move(made));
-    if (gpu != nullptr && !staging->map_if_allowed(*gpu).empty()) staging.reset();
-  }
+  auto staging = GDX_TRY(make_staging(*hca, gpu, options));
   StagingOptions in_host = StagingOptions::in_host_memory();
   in_host.threshold_percent = kThresholdPercent;
-  auto bounce = GDX_TRY(StagingPool::create(*hca, in_host));
-  auto buffer = GDX_TRY(allocate_shared(*hca, gpu, options.max_bytes));
-  auto signals = GDX_TRY(allocate_shared(*hca, gpu, kSignalWords * sizeof(std::uint64_t)));
-  auto results = GDX_TRY(allocate_shared(*hca, gpu, sizeof(Outcome)));
-  auto endpoint = GDX_TRY(
-      Endpoint::create(*hca, {staging ? &*staging : nullptr, &bounce},
-                       {.slot_count = staging ? options.slot_count : 0,
-                        .bounce_slot_count = bounce.slot_count(),
-                        .gpu = gpu != nullptr ? std::optional(*gpu) : std::nullopt,
-                        .auto_modes = auto_modes(gpu),
-                        .timeout_ns = unless_set(kCallTimeoutVariable, kWaitTimeoutNs),
-                        .retry_count = unless_set<std::uint8_t>(kRetryCountVariable, 7),
-                        .adaptive_routing = options.adaptive_routing ? std::optional(true) : std::nullopt}));
-  if (gpu != nullptr) {
-    GDX_TRY(bounce.map_to(*gpu));
-    GDX_TRY(endpoint.map_to(*gpu));
-  }
+  auto made = GDX_TRY(StagingPool::create(*hca, in_host));
+  auto bounce = std::make_unique<StagingPool>(std::move(made));
+  const TeamOptions team_options{
+      .heap_bytes = options.max_bytes + kHeapSpareBytes,
+      .endpoint = {.slot_count = staging ? options.slot_count : 0,
+                   .bounce_slot_count = bounce->slot_count(),
+                   .sharing = Sharing::kShared,
+                   .auto_modes = auto_modes(gpu),
+                   .timeout_ns = unless_set(kCallTimeoutVariable, kWaitTimeoutNs),
+                   .retry_count = unless_set<std::uint8_t>(kRetryCountVariable, 7),
+                   .adaptive_routing = options.adaptive_routing ? std::optional(true) : std::nullopt},
+      .direct = direct_choice(options),
+      .timeout_ns = kExchangeTimeoutNs};
+  auto team = GDX_TRY(Team::create(*hca, world, {staging.get(), bounce.get()}, team_options));
+  auto* const buffer = GDX_TRY(team.allocate<std::byte>(options.max_bytes));
+  auto* const signals = GDX_TRY(team.allocate<std::uint64_t>(kSignalWords));
+  auto* const outcome = GDX_TRY(team.allocate<Outcome>(1));
+  const std::uint32_t peer = 1 - world.rank();
+  GDX_TRY(team.connect(peer));
+  const auto pushing = GDX_TRY(world.allgather_value(std::uint32_t{staging != nullptr}, kExchangeTimeoutNs));
 
-  const Memory* const shown[] = {&buffer.memory, &signals.memory};
-  auto peers = GDX_TRY(PeerMapping::exchange(world, shown, peer_options(options)));
-  if (gpu != nullptr) {
-    GDX_TRY(peers.map_to(*gpu));
-  }
-
-  const Introduction mine{endpoint.address(), buffer.memory.remote(), signals.memory.remote(),
-                          staging.has_value()};
-  const auto all = GDX_TRY(world.allgather_value(mine, kExchangeTimeoutNs));
-  const Introduction& peer = all[1 - world.rank()];
-  GDX_TRY(endpoint.connect(peer.endpoint));
-
-  Rank rank(std::move(hca), std::move(staging), std::move(bounce), std::move(buffer), std::move(signals),
-            std::move(results), std::move(endpoint), std::move(peers));
-  rank.peer_rank_ = 1 - world.rank();
-  rank.peer_buffer_ = peer.buffer;
-  rank.peer_signals_ = peer.signals;
-  rank.pushes_ = mine.pushes && peer.pushes;
-  GDX_TRY(world.barrier(kExchangeTimeoutNs));
+  const Exchange exchange{team.handle(), peer, buffer, signals};
+  Rank rank(std::move(hca), std::move(staging), std::move(bounce), std::move(team), exchange, outcome);
+  rank.peer_rank_ = peer;
+  rank.pushes_ = pushing[0] != 0 && pushing[1] != 0;
   return rank;
 }
 
 // Names the failed side: the peer, if the status or its silence shows that, otherwise this rank.
 std::string Rank::blame(const World& world, Status status) const {
-  const std::string what =
-      endpoint_.fault().status == Status::kOk ? status_name(status) : endpoint_.describe_fault();
+  const std::string told = team_.describe_fault();
+  const std::string what = told == "ok" ? status_name(status) : told;
   const bool peers = status == Status::kTimeout || static_cast<std::uint32_t>(status) >> 8 == 0x03;
   return peers ? fmt::format("rank {} failed rank {}: {}", 1 - world.rank(), world.rank(), what)
                : fmt::format("rank {}: {}", world.rank(), what);
@@ -263,15 +230,12 @@ std::string Rank::blame(const World& world, Status status) const {
 
 Result<Row> Rank::run(World& world, const std::string& mode, const Case& shape, bool die) {
   const std::uint64_t retransmissions_before = retransmissions(*hca_);
-  const std::uint64_t stalls_before = credit_stalls();
-  const Exchange exchange{peers_.handle(peer_rank_, endpoint_.handle()), buffer_.memory.local(), peer_buffer_,
-                          reinterpret_cast<const std::uint64_t*>(signals_.memory.data()), peer_signals_};
   const auto die_in_time =
       is_direct() ? progress_and_die<kDirectStepsToLive> : progress_and_die<kStepsToLive>;
   const auto on_wait = die ? die_in_time : progress;
-  auto& outcome = *reinterpret_cast<Outcome*>(results_.memory.data());
-  const Status launched = world.rank() == kSenderRank ? run_sender(exchange, shape, &outcome, on_wait)
-                                                      : run_receiver(exchange, shape, &outcome, on_wait);
+  auto& outcome = *outcome_;
+  const Status launched = world.rank() == kSenderRank ? run_sender(exchange_, shape, &outcome, on_wait)
+                                                      : run_receiver(exchange_, shape, &outcome, on_wait);
   if (launched != Status::kOk) return fail(launched, fmt::format("kernel launch: {}", status_name(launched)));
   if (outcome.status != Status::kOk) {
     return fail(outcome.status,
@@ -280,17 +244,18 @@ Result<Row> Rank::run(World& world, const std::string& mode, const Case& shape, 
   }
   struct Share {
     Outcome outcome;
-    std::uint64_t stalls;
     std::uint64_t retransmissions;
   };
   const auto shares = GDX_TRY(world.allgather_value(
-      Share{outcome, credit_stalls() - stalls_before, retransmissions(*hca_) - retransmissions_before},
-      kExchangeTimeoutNs));
+      Share{outcome, retransmissions(*hca_) - retransmissions_before}, kExchangeTimeoutNs));
   const Share& sent = shares[kSenderRank];
   const Share& received = shares[1 - kSenderRank];
-  return Row{mode,         shape,
-             sent.outcome, received.outcome,
-             sent.stalls,  sent.retransmissions + received.retransmissions};
+  return Row{mode,
+             shape,
+             sent.outcome,
+             received.outcome,
+             sent.outcome.credit_stalls,
+             sent.retransmissions + received.retransmissions};
 }
 
 // Conditions of the figures.

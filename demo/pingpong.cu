@@ -3,11 +3,12 @@
 // threads run on the CPU.
 #include "demo/pingpong.h"
 
-#include "device/peer.h"
+#include "device/team.h"
 
 namespace gdx::demo {
 namespace {
 
+constexpr Scope kWarp = Scope::kWarp;
 constexpr unsigned kThreads = kWarpThreads;
 
 // Returns the value of word `index` of message `sequence`, unlike its neighbours and that word of every other
@@ -20,12 +21,18 @@ GDX_DEVICE std::uint64_t expected_word(std::uint64_t sequence, std::uint64_t ind
 // measured.
 GDX_DEVICE std::uint64_t read_clock(bool leads) { return leads ? exec::now_ns() : 0; }
 
+// Returns the waits for slots on the way to the peer so far. A mapped peer may have no queue.
+GDX_DEVICE std::uint64_t stalls_so_far(const Exchange& x) {
+  const QueueState* const state = x.team.peers[x.peer].state;
+  return state == nullptr ? 0 : state->staging.stalls + state->bounce.stalls;
+}
+
 template <Mode M>
 __global__ void send_messages(Exchange x, Case shape, Outcome* outcome) {
-  device::PeerEndpoint<Scope::kWarp> peer(x.peer);
-  const bool leads = peer.is_leader();
-  auto* words = reinterpret_cast<std::uint64_t*>(x.local.address);
-  Outcome result = {peer.status(), 0, 0, 0, 0};
+  const bool leads = threadIdx.x == 0;
+  auto* words = reinterpret_cast<std::uint64_t*>(x.buffer);
+  const std::uint64_t stalls_before = stalls_so_far(x);
+  Outcome result{};
 
   for (std::uint32_t m = 0; m < shape.messages && result.status == Status::kOk; ++m) {
     const std::uint64_t sequence = shape.first_sequence + m;
@@ -33,16 +40,17 @@ __global__ void send_messages(Exchange x, Case shape, Outcome* outcome) {
       words[i] = expected_word(sequence, i);
 
     const std::uint64_t start = read_clock(leads);
-    result.status =
-        gdx_put_signal<M>(peer, x.remote, x.local, shape.bytes, x.remote_signals + 8 * kData, sequence);
-    if (result.status == Status::kOk) result.status = gdx_flush(peer);
+    result.status = gdx_put_signal<M, kWarp>(x.team, x.buffer, x.buffer, shape.bytes, &x.signals[kData],
+                                             sequence, SignalOp::kSet, x.peer);
+    if (result.status == Status::kOk) result.status = gdx_flush<kWarp>(x.team, x.peer);
     const std::uint64_t flushed = read_clock(leads);
     if (result.status == Status::kOk) {
-      result.status = gdx_wait(peer, &x.signals[kArrived], Compare::kGreaterEqual, sequence);
+      result.status = gdx_wait<kWarp>(x.team, &x.signals[kArrived], Compare::kGreaterEqual, sequence, x.peer);
     }
     const std::uint64_t answered = read_clock(leads);
     if (result.status == Status::kOk) {
-      result.status = gdx_wait(peer, &x.signals[kVerified], Compare::kGreaterEqual, sequence);
+      result.status =
+          gdx_wait<kWarp>(x.team, &x.signals[kVerified], Compare::kGreaterEqual, sequence, x.peer);
     }
     if (result.status != Status::kOk) break;
 
@@ -50,33 +58,34 @@ __global__ void send_messages(Exchange x, Case shape, Outcome* outcome) {
     result.completion_ns += flushed - start;
     result.round_trip_ns += answered - start;
   }
+  result.credit_stalls = stalls_so_far(x) - stalls_before;
   if (leads) *outcome = result;
 }
 
 __global__ void receive_messages(Exchange x, Case shape, Outcome* outcome) {
-  device::PeerEndpoint<Scope::kWarp> peer(x.peer);
-  auto* words = reinterpret_cast<std::uint64_t*>(x.local.address);
-  Outcome result = {peer.status(), 0, 0, 0, 0};
+  const bool leads = threadIdx.x == 0;
+  auto* words = reinterpret_cast<std::uint64_t*>(x.buffer);
+  Outcome result{};
 
   for (std::uint32_t m = 0; m < shape.messages && result.status == Status::kOk; ++m) {
     const std::uint64_t sequence = shape.first_sequence + m;
-    result.status = gdx_wait(peer, &x.signals[kData], Compare::kGreaterEqual, sequence);
+    result.status = gdx_wait<kWarp>(x.team, &x.signals[kData], Compare::kGreaterEqual, sequence, x.peer);
     if (result.status == Status::kOk)
-      result.status = gdx_signal(peer, x.remote_signals + 8 * kArrived, sequence);
+      result.status = gdx_signal<kWarp>(x.team, &x.signals[kArrived], sequence, SignalOp::kSet, x.peer);
     if (result.status != Status::kOk) break;
 
-    if (shape.break_memory && m == 0 && peer.is_leader()) x.local.address[shape.bytes / 2] ^= std::byte{1};
+    if (shape.break_memory && m == 0 && leads) x.buffer[shape.bytes / 2] ^= std::byte{1};
     __syncwarp();
     for (std::uint64_t i = threadIdx.x; i < shape.bytes / 8; i += kThreads) {
       std::uint64_t wrong = words[i] ^ expected_word(sequence, i);
       for (; wrong != 0; wrong >>= 8) result.bad_bytes += (wrong & 0xff) != 0;
     }
     ++result.messages_done;
-    result.status = gdx_signal(peer, x.remote_signals + 8 * kVerified, sequence);
+    result.status = gdx_signal<kWarp>(x.team, &x.signals[kVerified], sequence, SignalOp::kSet, x.peer);
   }
-  if (result.status == Status::kOk) result.status = gdx_flush(peer);
+  if (result.status == Status::kOk) result.status = gdx_flush<kWarp>(x.team, x.peer);
   exec::add(&outcome->bad_bytes, result.bad_bytes);  // every thread has checked its own words
-  if (peer.is_leader()) {
+  if (leads) {
     outcome->status = result.status;
     outcome->messages_done = result.messages_done;
   }

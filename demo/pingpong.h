@@ -1,11 +1,11 @@
 // Interface between the demo's kernels and its host program.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "device/options.h"
-#include "proto/gpu/memory.h"
-#include "proto/gpu/peer.h"
+#include "proto/gpu/team.h"
 #include "proto/status.h"
 
 namespace gdx::demo {
@@ -18,13 +18,13 @@ struct Case {
   bool break_memory;             // the receiver damages one byte before it checks
 };
 
-// A rank's view of the two buffers and the three signal words of the exchange.
+// A rank's view of the exchange. Buffer and signals are pieces of the team's heap, so one pointer names this
+// rank's and the peer's.
 struct Exchange {
-  PeerHandle peer;
-  LocalMemory local;             // source of messages, or their destination here
-  RemoteMemory remote;           // the peer's buffer
-  const std::uint64_t* signals;  // mine: [kArrived], [kVerified] at the sender, [kData] at the receiver
-  RemoteMemory remote_signals;
+  TeamHandle team;
+  std::uint32_t peer;      // rank
+  std::byte* buffer;       // source of messages, and their destination at the peer
+  std::uint64_t* signals;  // [kArrived], [kVerified] at the sender, [kData] at the receiver
 };
 
 enum SignalWord : std::uint32_t { kData = 0, kArrived = 1, kVerified = 2, kSignalWords = 3 };
@@ -35,6 +35,7 @@ struct Outcome {
   std::uint64_t bad_bytes;      // receiver: bytes that were not what they must be
   std::uint64_t round_trip_ns;  // sender: put+signal until the peer's answering signal, summed
   std::uint64_t completion_ns;  // sender: put+signal until the local flush, summed
+  std::uint64_t credit_stalls;  // pushes and bounces that waited for a slot
 };
 
 // False on the CPU layer.

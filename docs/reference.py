@@ -13,8 +13,7 @@ import textwrap
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGES = {
-    "device": ["device/endpoint.h", "device/peer.h", "device/team.h",
-               "device/peer_endpoint.h", "device/options.h", "device/exec/scope.h",
+    "device": ["device/team.h", "device/endpoint.h", "device/options.h", "device/exec/scope.h",
                "proto/gpu/memory.h", "proto/gpu/queue.h", "proto/status.h"],
     "host": ["host/team/team_options.h", "host/queue/endpoint_address.h"],
 }

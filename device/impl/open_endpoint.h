@@ -1,7 +1,8 @@
 // The state of an exclusive endpoint that a kernel has open, for device/endpoint.h: the queue of impl/post.h
 // that one scope owns. Registers hold the counters that posting changes, kernel parameters hold the
 // constants. Memory holds what only waits need (impl/wait.h). Functions are for the leader unless marked "all
-// threads". Ordering within one call that posts:
+// threads".
+// Ordering within one call that posts:
 //
 //   payload stores (push) --> WQE stores --release--> doorbell record --> doorbell
 //
@@ -81,7 +82,7 @@ class OpenEndpoint {
   }
   // Completion and fence bits of the WQE under construction.
   GDX_DEVICE std::uint32_t wqe_flags() const { return mlx5::kCompletionAlways | fence_; }
-  // Adds the WQE of `blocks` blocks that was stored to the queue.
+  // Adds the stored WQE of `blocks` blocks to the queue.
   GDX_DEVICE void commit(std::uint32_t blocks) {
     producer_ += blocks;
     tail_blocks_ = blocks - 1;

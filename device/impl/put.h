@@ -119,7 +119,7 @@ GDX_DEVICE Status put_staged(Queue& queue, const RemoteMemory& to, const LocalMe
     Status sent = Status::kOk;
     if (queue.is_leader()) {
       do {
-        sent = slots.send(to, chunk_at(at, bytes, staging.slot_bytes), tail, doorbell);
+        sent = slots.send(to + at, chunk_at(at, bytes, staging.slot_bytes), tail, doorbell);
         at += staging.slot_bytes;
       } while (!QueueSlots::kOneAStep && at < end);
     }

@@ -204,6 +204,7 @@ GDX_OUT_OF_LINE TakenCredit wait_shared_credit(QueueState* state, std::uint64_t 
   const std::uint32_t slot_count = Pool::of(state->handle).slot_count;
   const auto wanted = slots_wanted < slot_count ? static_cast<std::uint32_t>(slots_wanted) : slot_count;
   const std::uint64_t began_ns = exec::now_ns();
+  exec::add(&Pool::books(*state).stalls, std::uint64_t{1});
   const std::uint32_t ticket = exec::fetch_add(&credits.arrived, 1);
   for (;;) {
     TakenCredit credit{shared_failure(*state), 0};

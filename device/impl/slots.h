@@ -36,15 +36,14 @@ class SlotWriter<Copy::kBulk, S> {
   exec::BulkStores stores_;
 };
 
-// A part of a message, which one slot holds.
+// A part of a message, which one slot holds. chunk_at() returns the one that begins at `at`.
 struct Chunk {
-  std::uint64_t at;
   std::uint32_t bytes;
   bool is_last;
 };
 GDX_DEVICE Chunk chunk_at(std::uint64_t at, std::uint64_t bytes, std::uint32_t slot_bytes) {
   const bool is_last = bytes - at <= slot_bytes;
-  return {at, is_last ? static_cast<std::uint32_t>(bytes - at) : slot_bytes, is_last};
+  return {is_last ? static_cast<std::uint32_t>(bytes - at) : slot_bytes, is_last};
 }
 
 // Returns a slot as the NIC addresses it.
@@ -97,7 +96,7 @@ class Slots<Pool, C, OpenEndpoint<S, P>, Help> {
   template <typename Tail>
   GDX_DEVICE Status send(const RemoteMemory& to, const Chunk& chunk, const Tail& tail, Doorbell doorbell) {
     const std::uint32_t index = queue_.take_blocks(1);
-    const Wqe wqe = transfer_wqe(queue_, index, mlx5::WqeOpcode::kRdmaWrite, to + chunk.at,
+    const Wqe wqe = transfer_wqe(queue_, index, mlx5::WqeOpcode::kRdmaWrite, to,
                                  slot_memory(staging_, offset(0)), chunk.bytes);
     Pool::consume(queue_, 1);
     Pool::bind(queue_, index);
@@ -182,8 +181,8 @@ class Slots<Pool, C, OpenSharedEndpoint<S, P>, Help> {
   }
   template <typename Tail>
   GDX_DEVICE Status send(const RemoteMemory& to, const Chunk& chunk, const Tail& tail, Doorbell doorbell) {
-    if (Tail::kBlocks == 0 || chunk.is_last) return send_slot(to + chunk.at, chunk.bytes, tail, doorbell);
-    return send_slot(to + chunk.at, chunk.bytes, NoSignal{}, doorbell);
+    if (Tail::kBlocks == 0 || chunk.is_last) return send_slot(to, chunk.bytes, tail, doorbell);
+    return send_slot(to, chunk.bytes, NoSignal{}, doorbell);
   }
   GDX_DEVICE Status end_step(std::uint32_t /*count*/, Status sent) { return agreed<S>(sent); }
 

@@ -194,15 +194,11 @@ Result<void> PeerMapping::map_to(const Gpu& gpu) {
   return {};
 }
 
-PeerHandle PeerMapping::handle(std::uint32_t rank, const EndpointHandle& endpoint) const {
-  PeerHandle handle{};
-  handle.endpoint = endpoint;
-  handle.layout_version = kPeerLayoutVersion;
-  if (!is_direct(rank)) return handle;
-  for (const MappedRegion& region : impl_->peers[rank].regions) {
-    handle.windows[handle.window_count++] = region.window;
-  }
-  return handle;
+std::vector<PeerWindow> PeerMapping::windows(std::uint32_t rank) const {
+  std::vector<PeerWindow> windows;
+  if (!is_direct(rank)) return windows;
+  for (const MappedRegion& region : impl_->peers[rank].regions) windows.push_back(region.window);
+  return windows;
 }
 
 }  // namespace gdx

@@ -1,4 +1,5 @@
-// Peers' memory mapped into this process, so that kernels reach it by loads and stores (device/peer.h).
+// Peers' memory mapped into this process, so that kernels reach it by loads and stores. Teams map their
+// windows so.
 #pragma once
 
 #include <cstddef>
@@ -36,7 +37,7 @@ class PeerMapping {
  public:
   // Offers `regions` to the peers on this node and maps theirs; all ranks call it together. Shareable
   // regions: those of allocate_shareable_memory, and GPU memory by the rules of host/direct/gpu_sharing.h. A
-  // peer is direct only if all its regions could be mapped, because an endpoint uses one path only. The
+  // peer is direct only if all its regions could be mapped, so that its calls take one path. The
   // result is logged once.
   //
   // A freed or newly registered region of a peer stays mapped here. Memory of a dead process stays mapped
@@ -52,7 +53,7 @@ class PeerMapping {
   PeerMapping& operator=(PeerMapping&&) noexcept;
   PeerMapping(const PeerMapping&) = delete;
   PeerMapping& operator=(const PeerMapping&) = delete;
-  // Requires that no kernel uses a handle any more.
+  // Requires that no kernel uses a window any more.
   ~PeerMapping();
 
   // Returns whether the rank is direct. Numbers outside the world are not, with the reason "no such rank".
@@ -64,8 +65,9 @@ class PeerMapping {
   // Gpu::map.
   [[nodiscard]] Result<void> map_to(const Gpu& gpu);
 
-  // Returns an endpoint towards `rank`, for kernels. Its windows live as long as this object.
-  [[nodiscard]] PeerHandle handle(std::uint32_t rank, const EndpointHandle& endpoint) const;
+  // Returns the mapped regions of `rank`, in the order of its offer, which live as long as this object. None
+  // unless the rank is direct.
+  [[nodiscard]] std::vector<PeerWindow> windows(std::uint32_t rank) const;
 
  private:
   struct Impl;

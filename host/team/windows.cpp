@@ -114,9 +114,9 @@ void Windows::write(const Table& table, std::size_t w) const {
   for (std::uint32_t i = 0; i < table.size(); ++i) {
     const std::uint32_t rank = table.members()[i];
     const RemoteMemory& part = window.parts[rank];
-    const PeerHandle mapped = window.mapping->handle(rank, {});
+    const std::vector<PeerWindow> mapped = window.mapping->windows(rank);
     const TeamPeerWindow record{part.address, part.rkey, 0,
-                                is_mapped(rank) ? mapped.windows[0].mapped : nullptr};
+                                is_mapped(rank) && !mapped.empty() ? mapped.front().mapped : nullptr};
     for (std::uint32_t lane = 0; lane < options_->lanes; ++lane)
       table.peer(lane, i).set_window(w, record, window.memory.data());
   }

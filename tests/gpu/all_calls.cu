@@ -1,6 +1,5 @@
 // Every device call at every scope and placement, so that each compiles as CUDA and as C++. Nothing runs it.
 #include "device/endpoint.h"
-#include "device/peer.h"
 #include "device/team.h"
 
 namespace gdx {
@@ -80,36 +79,6 @@ template __global__ void all_calls<Scope::kBlock, Placement::kHost>(EndpointHand
 template __global__ void all_calls<Scope::kBlock, Placement::kGpu>(EndpointHandle, RemoteMemory, LocalMemory,
                                                                    std::uint64_t, const std::uint64_t*,
                                                                    Status*);
-
-template <Scope S, Placement P>
-__global__ void all_peer_calls(PeerHandle handle, RemoteMemory remote, LocalMemory local, std::uint64_t bytes,
-                               const std::uint64_t* signal, Status* out) {
-  device::PeerEndpoint<S, P> ep(handle);
-  out[0] = gdx_put(ep, remote, local, bytes);
-  out[1] = gdx_put<Mode::kPush>(ep, remote, local, bytes, Doorbell::kDefer);
-  out[2] = gdx_put_value(ep, remote, std::uint32_t{1});
-  out[3] = gdx_put_signal(ep, remote, local, bytes, remote, 1, SignalOp::kAdd);
-  out[4] = gdx_signal(ep, remote, 1);
-  out[5] = gdx_get(ep, local, remote, bytes);
-  gdx_fence(ep);
-  out[6] = gdx_fetch_add(ep, local, remote, 1);
-  out[7] = gdx_compare_swap(ep, local, remote, 1, 2);
-  out[8] = gdx_flush(ep);
-  out[9] = gdx_wait(ep, signal, Compare::kGreaterEqual, 1);
-  if (ep.is_leader() && ep.is_direct()) out[10] = ep.fault().status;
-  if constexpr (S == Scope::kWarp) out[11] = gdx_put_warp(ep, remote, local, bytes);
-}
-
-#define GDX_ALL_PEER_CALLS(scope, placement)                                                       \
-  template __global__ void all_peer_calls<scope, placement>(PeerHandle, RemoteMemory, LocalMemory, \
-                                                            std::uint64_t, const std::uint64_t*, Status*);
-GDX_ALL_PEER_CALLS(Scope::kThread, Placement::kHost)
-GDX_ALL_PEER_CALLS(Scope::kWarp, Placement::kHost)
-GDX_ALL_PEER_CALLS(Scope::kBlock, Placement::kHost)
-GDX_ALL_PEER_CALLS(Scope::kThread, Placement::kGpu)
-GDX_ALL_PEER_CALLS(Scope::kWarp, Placement::kGpu)
-GDX_ALL_PEER_CALLS(Scope::kBlock, Placement::kGpu)
-#undef GDX_ALL_PEER_CALLS
 
 template <Scope S, Placement P>
 __global__ void all_team_calls(TeamHandle whole, float* x, std::uint64_t* words, std::uint32_t rank,

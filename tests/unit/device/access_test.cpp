@@ -2,7 +2,6 @@
 #include <type_traits>
 
 #include "device/endpoint.h"
-#include "device/peer.h"
 
 namespace gdx::device {
 namespace access_test {
@@ -24,37 +23,24 @@ concept HasBlocks = requires(Ep& ep) {
   ep.take_blocks(1u);
 };
 template <typename Ep>
-concept HasNic = requires(Ep& ep) {
-  ep.nic();
-};
-template <typename Ep>
-concept HasFail = requires(Ep& ep) {
-  ep.fail(Status::kRemoteAccess);
-};
-template <typename Ep>
 concept HasStatus = requires(const Ep& ep) {
   ep.status();
 };
 
 template <typename Ep>
-constexpr bool kHasInternals =
-    HasDrain<Ep> || HasCommit<Ep> || HasLatch<Ep> || HasBlocks<Ep> || HasNic<Ep> || HasFail<Ep>;
+constexpr bool kHasInternals = HasDrain<Ep> || HasCommit<Ep> || HasLatch<Ep> || HasBlocks<Ep>;
 
 using Open = impl::OpenEndpoint<Scope::kThread, Placement::kHost>;
 using OpenShared = impl::OpenSharedEndpoint<Scope::kThread, Placement::kHost>;
-using OpenPeer = impl::OpenPeer<Scope::kThread, Endpoint<>>;
 
 static_assert(HasDrain<Open> && HasCommit<Open> && HasLatch<Open>);
 static_assert(HasBlocks<OpenShared>);
-static_assert(HasNic<OpenPeer> && HasFail<OpenPeer>);
 
 static_assert(!kHasInternals<Endpoint<>> && HasStatus<Endpoint<>>);
 static_assert(!kHasInternals<SharedEndpoint<>> && HasStatus<SharedEndpoint<>>);
-static_assert(!kHasInternals<PeerEndpoint<>> && HasStatus<PeerEndpoint<>>);
 
 static_assert(!std::is_convertible_v<Endpoint<>&, Open&>);
 static_assert(!std::is_convertible_v<SharedEndpoint<>&, OpenShared&>);
-static_assert(!std::is_convertible_v<PeerEndpoint<>&, OpenPeer&>);
 
 }  // namespace access_test
 }  // namespace gdx::device

@@ -184,39 +184,6 @@ TEST(Shared, counters_wrap) {
   }
 }
 
-TEST(Shared, every_operation_posts_what_it_says) {
-  ServingNic nic;
-  nic.signal_fence = mlx5::kFenceStrongOrdering;
-  in_grid(nic, 1, 1, 1, [](auto& ep, std::uint32_t) {
-    EXPECT_EQ(gdx_put_value(ep, remote(0x10), std::uint64_t{0x1122}), Status::kOk);
-    EXPECT_EQ(gdx_signal(ep, remote(0x20), 7), Status::kOk);
-    EXPECT_EQ(gdx_get(ep, local(0x30), remote(0x38), 16), Status::kOk);
-    EXPECT_EQ(gdx_fetch_add(ep, local(0x40), remote(0x48), 5), Status::kOk);
-    EXPECT_EQ(gdx_compare_swap(ep, local(0x50), remote(0x58), 1, 2), Status::kOk);
-    EXPECT_EQ(gdx_put(ep, {}, {}, 0), Status::kOk);
-    EXPECT_EQ(gdx_put<Mode::kPush>(ep, {}, {}, 0), Status::kOk);
-    EXPECT_EQ(gdx_get(ep, {}, {}, 0), Status::kOk);
-    EXPECT_EQ(gdx_put(ep, {}, {}, (1ull << 30) + 1), Status::kInvalidLength);
-    EXPECT_EQ(gdx_get(ep, {}, {}, (1ull << 30) + 1), Status::kInvalidLength);
-    EXPECT_EQ(gdx_put_signal(ep, {}, {}, 0, remote(0x70), 9), Status::kOk);
-    EXPECT_EQ(gdx_signal(ep, remote(0x78), 1, SignalOp::kAdd), Status::kOk);
-    EXPECT_EQ(gdx_flush(ep), Status::kOk);
-  });
-  ASSERT_EQ(nic.requests().size(), 7u);
-  for (const std::size_t signal : {1u, 5u, 6u})
-    EXPECT_EQ(nic.requests()[signal].flags, mlx5::kCompletionAlways | mlx5::kFenceStrongOrdering);
-  for (const std::size_t other : {0u, 2u, 3u, 4u})
-    EXPECT_EQ(nic.requests()[other].flags, mlx5::kCompletionAlways);
-  EXPECT_EQ(nic.requests()[5].local, 9u) << "of no bytes the signal alone";
-  EXPECT_EQ(nic.requests()[0].local, 0x1122u);
-  EXPECT_EQ(nic.requests()[1].local, 7u);
-  EXPECT_EQ(nic.requests()[2].opcode, WqeOpcode::kRdmaRead);
-  EXPECT_EQ(nic.requests()[2].local, 0x30u);
-  EXPECT_EQ(nic.requests()[3].opcode, WqeOpcode::kAtomicFetchAdd);
-  EXPECT_EQ(nic.requests()[4].opcode, WqeOpcode::kAtomicCompareSwap);
-  EXPECT_EQ(nic.mistakes(), 0u);
-}
-
 TEST(SharedFailure, error_completion_ends_all_threads_with_the_first_cause) {
   constexpr std::uint32_t kFails = 150;
   ServingNic nic;

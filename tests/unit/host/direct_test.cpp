@@ -30,6 +30,19 @@
 namespace gdx {
 namespace direct_test {
 
+// Returns the mapping of `bytes` of `remote`; null where no window has its key, contains it and permits
+// `access`.
+std::byte* find(const std::vector<PeerWindow>& windows, const RemoteMemory& remote, std::uint64_t bytes,
+                std::uint32_t access) {
+  for (const PeerWindow& window : windows) {
+    const std::uint64_t offset = remote.address - window.address;
+    const bool within = offset <= window.bytes && bytes <= window.bytes - offset;
+    if (window.rkey.raw == remote.rkey.raw && within && (window.access & access) == access)
+      return window.mapped + offset;
+  }
+  return nullptr;
+}
+
 using test::kLongNs;
 using test::kShortNs;
 using test::LoopbackRoot;
@@ -115,18 +128,18 @@ TEST_F(Peers, ranks_of_one_node_reach_each_others_regions) {
     ASSERT_TRUE(mapping) << mapping.error().message;
     for (std::uint32_t peer = 0; peer < 3; ++peer) {
       ASSERT_TRUE(mapping->is_direct(peer)) << mapping->reason(peer);
-      const PeerHandle handle = mapping->handle(peer, {});
-      ASSERT_EQ(handle.window_count, 3u);
+      const std::vector<PeerWindow> windows = mapping->windows(peer);
+      ASSERT_EQ(windows.size(), 3u);
       for (std::uint32_t i = 0; i < 3; ++i) {
         const Memory& theirs = memories[peer][i];
         std::byte* const at =
-            handle.find(theirs.remote() + (kBytes - 8 * (rank + 1)), 8, kPeerWrite | kPeerAtomic);
+            find(windows, theirs.remote() + (kBytes - 8 * (rank + 1)), 8, kPeerWrite | kPeerAtomic);
         ASSERT_NE(at, nullptr);
         EXPECT_EQ(at == theirs.data() + kBytes - 8 * (rank + 1), peer == rank)
             << "mapped once more, but its own";
         *at = static_cast<std::byte>(0x10 * i + rank);
         const Memory& of_another = memories[(peer + 1) % 3][i];
-        EXPECT_EQ(handle.find(of_another.remote(), 8, kPeerWrite), nullptr) << "another rank's region";
+        EXPECT_EQ(find(windows, of_another.remote(), 8, kPeerWrite), nullptr) << "another rank's region";
       }
     }
     EXPECT_FALSE(mapping->is_direct(3));
@@ -175,8 +188,7 @@ TEST_F(Peers, memory_of_ones_own_is_reached_through_the_nic_and_the_reason_says_
   EXPECT_TRUE((*ends.mappings[0])->is_direct(1)) << "each direction by itself";
   EXPECT_FALSE((*ends.mappings[1])->is_direct(0));
   EXPECT_THAT((*ends.mappings[1])->reason(0), HasSubstr("allocate_shareable_memory"));
-  EXPECT_EQ((*ends.mappings[1])->handle(0, {}).window_count, 0u);
-  EXPECT_EQ((*ends.mappings[1])->handle(0, {}).layout_version, kPeerLayoutVersion);
+  EXPECT_TRUE((*ends.mappings[1])->windows(0).empty());
 }
 
 TEST_F(Peers, peer_with_one_region_that_cannot_be_mapped_is_reached_through_the_nic) {
@@ -189,7 +201,7 @@ TEST_F(Peers, peer_with_one_region_that_cannot_be_mapped_is_reached_through_the_
   ASSERT_TRUE(*ends.mappings[1]);
   EXPECT_FALSE((*ends.mappings[1])->is_direct(0));
   EXPECT_THAT((*ends.mappings[1])->reason(0), HasSubstr("allocate_shareable_memory"));
-  EXPECT_EQ((*ends.mappings[1])->handle(0, {}).window_count, 0u);
+  EXPECT_TRUE((*ends.mappings[1])->windows(0).empty());
 }
 
 TEST_F(Peers, either_end_may_be_told_not_to) {
@@ -240,11 +252,10 @@ TEST_F(Peers, rights_of_the_registration_travel) {
   const Memory read_only = shareable(Access::kLocalWrite | Access::kRemoteRead);
   const Ends ends = exchange(read_only, shareable());
   ASSERT_TRUE(*ends.mappings[1]);
-  const PeerHandle handle = (*ends.mappings[1])->handle(0, {});
-  ASSERT_EQ(handle.window_count, 1u);
-  EXPECT_EQ(handle.windows[0].access, kPeerRead);
-  EXPECT_NE(handle.find(read_only.remote(), kBytes, kPeerRead), nullptr);
-  EXPECT_EQ(handle.find(read_only.remote(), 1, kPeerWrite), nullptr);
+  const std::vector<PeerWindow> windows = (*ends.mappings[1])->windows(0);
+  ASSERT_EQ(windows.size(), 1u);
+  EXPECT_EQ(windows[0].access, kPeerRead);
+  EXPECT_NE(find(windows, read_only.remote(), kBytes, kPeerRead), nullptr);
 }
 
 // The owner frees, or dies, while the peer still stores: pages live as long as anybody has them.
@@ -255,7 +266,7 @@ TEST_F(Peers, region_that_its_owner_has_freed_can_still_be_stored_to) {
   const Ends ends = exchange(*freed, second);
   ASSERT_TRUE(*ends.mappings[1]);
   freed.reset();
-  std::byte* const at = (*ends.mappings[1])->handle(0, {}).find(remote, kBytes, kPeerWrite);
+  std::byte* const at = find((*ends.mappings[1])->windows(0), remote, kBytes, kPeerWrite);
   ASSERT_NE(at, nullptr);
   std::fill_n(at, kBytes, std::byte{5});
   EXPECT_EQ(at[kBytes - 1], std::byte{5});

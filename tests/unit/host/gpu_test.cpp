@@ -395,18 +395,18 @@ TEST_F(OnFakeGpu, peers_memory_is_mapped_as_long_as_the_mapping_and_ones_own_is_
       ASSERT_TRUE(exchanged) << exchanged.error().message;
       mapping.emplace(std::move(*exchanged));
     }
-    const PeerHandle theirs = mapping->handle(1 - rank, {});
-    ASSERT_EQ(theirs.window_count, 2u) << mapping->reason(1 - rank);
-    EXPECT_FALSE(is_mapped(theirs.windows[0].mapped));
+    const std::vector<PeerWindow> theirs = mapping->windows(1 - rank);
+    ASSERT_EQ(theirs.size(), 2u) << mapping->reason(1 - rank);
+    EXPECT_FALSE(is_mapped(theirs[0].mapped));
     const auto mapped = mapping->map_to(gpu());
     EXPECT_TRUE(mapped) << mapped.error().message;
     for (int region = 0; region < 2; ++region) {
-      EXPECT_TRUE(is_mapped(theirs.windows[region].mapped));
+      EXPECT_TRUE(is_mapped(theirs[region].mapped));
       EXPECT_FALSE(is_mapped(offered[region]->data()));
     }
     ASSERT_TRUE(world->barrier(test::kLongNs)) << "no more pages come, which might have these addresses";
     mapping.reset();
-    for (int region = 0; region < 2; ++region) EXPECT_FALSE(is_mapped(theirs.windows[region].mapped));
+    for (int region = 0; region < 2; ++region) EXPECT_FALSE(is_mapped(theirs[region].mapped));
   });
 }
 
