@@ -1,20 +1,11 @@
 # Packages of Debian by `cpack -G DEB` in the build folder: libgdx0 the library, libgdx-dev what programs are built with,
 # gdx the programs and the software HCA. A component of the installation is a package.
-set(GDX_PACKAGE_CONTACT "The authors of gdx <maintainers@gdx.example>" CACHE STRING
-  "Whoever answers for the packages, as NAME <ADDRESS>")
-set(CPACK_PACKAGE_CONTACT ${GDX_PACKAGE_CONTACT})
+include(GdxDebian)
 set(CPACK_PACKAGE_DESCRIPTION_SUMMARY ${PROJECT_DESCRIPTION})
-set(CPACK_GENERATOR DEB)
 set(CPACK_COMPONENTS_ALL libgdx0 libgdx-dev gdx)
 set(CPACK_COMPONENTS_GROUPING IGNORE)
 set(CPACK_DEB_COMPONENT_INSTALL ON)
-# By DESTDIR, because gdxd's unit names its program by the prefix.
-set(CPACK_SET_DESTDIR ON)
 set(CPACK_INSTALL_PREFIX /usr)
-set(CPACK_STRIP_FILES ON)
-set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
-set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
-set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
 
 set(CPACK_DEBIAN_LIBGDX0_DESCRIPTION "library
 A CUDA kernel posts RDMA work requests itself, through a ConnectX, and waits
@@ -39,14 +30,9 @@ set(CPACK_DEBIAN_LIBGDX0_PACKAGE_CONTROL_EXTRA
   "${CMAKE_CURRENT_BINARY_DIR}/debian/shlibs;${CMAKE_CURRENT_BINARY_DIR}/debian/triggers")
 set(CPACK_DEBIAN_GDX_PACKAGE_CONTROL_EXTRA ${CMAKE_CURRENT_BINARY_DIR}/debian/triggers)
 
-string(TIMESTAMP date "%a, %d %b %Y %H:%M:%S +0000" UTC)
-configure_file(cmake/debian/changelog.in debian/changelog @ONLY)
-install(CODE "execute_process(COMMAND gzip -9nkf \"${CMAKE_CURRENT_BINARY_DIR}/debian/changelog\" COMMAND_ERROR_IS_FATAL ANY)"
-  ALL_COMPONENTS EXCLUDE_FROM_ALL)
 foreach(package ${CPACK_COMPONENTS_ALL})
   string(TOUPPER ${package} variable)
   set(CPACK_DEBIAN_${variable}_PACKAGE_NAME ${package})
-  install(FILES cmake/debian/copyright ${CMAKE_CURRENT_BINARY_DIR}/debian/changelog.gz
-    DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/${package} COMPONENT ${package} EXCLUDE_FROM_ALL)
+  gdx_debian_documents(${package} COMPONENT ${package} EXCLUDE_FROM_ALL)
 endforeach()
 include(CPack)

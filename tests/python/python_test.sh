@@ -29,7 +29,8 @@ python3 -c 'import os, sysconfig; os.stat(sysconfig.get_paths()["include"] + "/P
   skip "no headers of Python: install python3-dev"
 if ! cmp -s "$here/requirements.txt" "$folder/venv/requirements.txt"; then
   python3 -m venv --clear "$folder/venv" >"$folder/out" 2>&1 || skip "no virtual environment: install python3-venv"
-  "$folder/venv/bin/pip" install -q -r "$here/requirements.txt" >"$folder/out" 2>&1 || { tail -3 "$folder/out" && skip "no packages of PyPI"; }
+  "$folder/venv/bin/pip" install -q -r "$here/requirements.txt" >"$folder/out" 2>&1 ||
+    { tail -3 "$folder/out" && skip "no packages of PyPI"; }
   cp "$here/requirements.txt" "$folder/venv/requirements.txt"
 fi
 python=$folder/venv/bin/python3
@@ -47,7 +48,8 @@ ranks() {
   step "$build/host/programs/cli/gdx" run --ranks "$1" --label --timeout-s 250 "${@:3}" -- "$python" "$2"
 }
 ranks 4 "$root/examples/ring.py"
-grep -qx '0: ranks 0 to 3 add up to 6' "$folder/out" || { echo 'FAILED: examples/ring.py prints:' >&2 && cat "$folder/out" >&2 && exit 1; }
+grep -qx '0: ranks 0 to 3 add up to 6' "$folder/out" ||
+  { echo 'FAILED: examples/ring.py prints:' >&2 && cat "$folder/out" >&2 && exit 1; }
 ranks 2 "$here/calls_test.py"
 GDX_DIRECT=off ranks 2 "$here/calls_test.py" --loss 0.01
 GDX_CALL_TIMEOUT_S=20 ranks 2 "$here/lost_rank_test.py"
