@@ -8,9 +8,23 @@ import re
 import signal
 import threading
 import unittest
+from typing import Any
 
 import gdx
 import numpy as np
+
+
+class OnlyDlpack:
+    """Memory of an array, as a tensor of another library shows it."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> Any:
+        return self.array.__dlpack_device__()
 
 
 class Calls(unittest.TestCase):
@@ -37,6 +51,18 @@ class Calls(unittest.TestCase):
         self.team.signal(self.signals[1:2], 7, self.peer)
         self.team.wait(self.signals[1:2], "==", 7)
         self.team.quiet(self.peer)
+
+    def test_memory_of_the_team_by_buffer_and_dlpack(self) -> None:
+        x = self.team.array(6, "i8")
+        own = self.team.array(6, "i8")
+        own[:] = self.rank + 1
+        buffer: Any = x[:3]
+        tensor: Any = OnlyDlpack(own[:3])
+        buffer = memoryview(buffer)
+        self.team.put(buffer, tensor, self.peer)
+        self.team.put_signal(x[3:], own[3:], self.signals[:1], 1, self.peer)
+        self.team.wait(self.signals[:1], "==", 1, self.peer)
+        self.assertEqual(x.tolist(), [self.peer + 1] * 6)
 
     def test_get(self) -> None:
         x = self.team.array(100, "i8")
