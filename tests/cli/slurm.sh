@@ -2,9 +2,15 @@
 # script.
 slurm_daemons=()
 
+# Kills, because slurmd waits for steps, and the step of a killed rank may stay. Steps are in sessions of their own.
 end_slurm() {
-  kill "${slurm_daemons[@]}" 2>/dev/null
+  local place
+  kill -KILL "${slurm_daemons[@]}" 2>/dev/null
   wait "${slurm_daemons[@]}" 2>/dev/null
+  for place in /proc/[0-9]*; do
+    [ "$(cat "$place/comm" 2>/dev/null)" = slurmstepd ] || continue
+    grep -qs "SLURM_CONF=$SLURM_CONF" "$place/environ" && kill -KILL "${place#/proc/}"
+  done
   rm -rf "$folder"
 }
 
