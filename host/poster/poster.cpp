@@ -9,7 +9,6 @@
 #include <chrono>
 #include <cstring>
 
-#include "base/clock.h"
 #include "base/library_thread.h"
 #include "base/log.h"
 
@@ -111,7 +110,7 @@ CommandRingHandle Poster::ring(std::uint32_t lane) const {
 
 int Poster::progress() {
   const std::unique_lock lock(mutex_, std::try_to_lock);
-  return lock ? step(monotonic_ns()) : 0;
+  return lock ? step(options_.clock()) : 0;
 }
 
 void Poster::stop() {
@@ -152,7 +151,7 @@ void Poster::serve() {
     {
       const std::lock_guard lock(mutex_);
       if (ended_ != Status::kOk) return;
-      done = step(monotonic_ns());
+      done = step(options_.clock());
     }
     fruitless = done != 0 ? 0 : std::min(fruitless + 1, options_.fruitless_looks);
     if (options_.fruitless_looks != 0 && fruitless == options_.fruitless_looks) {

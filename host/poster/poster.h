@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/result.h"
 #include "host/poster/executor.h"
 #include "host/staging/progress.h"
@@ -24,6 +25,7 @@ struct PosterOptions {
   bool thread = true;                        // else progress() alone drives it
   std::optional<std::uint32_t> cpu;          // of the thread
   std::uint32_t fruitless_looks = 2'000;     // before the thread sleeps; 0: it never does
+  std::uint64_t (*clock)() = monotonic_ns;   // of the executor's bounds
   const std::uint32_t* abort = nullptr;      // word that ends kernels' waits
 };
 

@@ -16,7 +16,7 @@ std::string text_of(const std::vector<Explained>& all) {
     }
     text += fmt::format("{} (version {})\n", one.traits.provider, one.traits.version);
     for (const ContractRow& row : one.rows)
-      text += fmt::format("  {:20}{:10}{}\n", row.subject, name(row.support), row.how);
+      text += fmt::format("  {:20} {:10} {}\n", row.subject, name(row.support), row.how);
   }
   return text;
 }

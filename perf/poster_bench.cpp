@@ -1,0 +1,255 @@
+// The poster beside the same writes of one thread, in turns: gdx_poster_bench PROVIDER [ROUNDS]. Two
+// processes, in each of which one thread does everything: the poster is a step of the kernel's waits. Prints
+// the ratio of each round's times, its median last.
+//
+//   latency     a put of 64 B and a signal each way, beside two writes by fi_writemsg each way
+//   bandwidth   puts of 1 MiB and a flush, beside as many writes by fi_writemsg
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/or_exit.h"
+#include "device/exec/exec.h"
+#include "device/impl/command_ring.h"
+#include "host/poster/libfabric_port.h"
+#include "host/poster/poster.h"
+#include "perf/two_processes.h"
+
+namespace gdx {
+namespace {
+
+using program::or_exit;
+
+constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
+constexpr std::uint64_t kHeapBytes = 8 * kMiB;
+constexpr std::uint64_t kTarget = 4 * kMiB;
+constexpr std::uint64_t kPayloadBytes = 64;
+constexpr std::uint64_t kTurns = 100;     // round trips of a sample
+constexpr std::uint64_t kPutsOfMiB = 32;  // of a sample
+constexpr std::uint64_t kTimeoutNs = 60'000'000'000;
+constexpr std::uint32_t kInFlight = 64;
+
+class Rank {
+ public:
+  Rank(const std::string& provider, std::uint32_t rank, const perf::Peer& other)
+      : heap_(kHeapBytes), rank_(rank), peer_(1 - rank), other_(other) {
+    const LibfabricOptions options{.provider = provider, .address = {}, .insecure = false};
+    ExecutorOptions shape;
+    shape.rank = rank;
+    shape.ranks = 2;
+    auto executor = or_exit(Executor::create(or_exit(open_libfabric_port(options)), shape));
+    (void)or_exit(executor->add_window(heap_.data(), kHeapBytes));
+    const agent::Card card = executor->card();
+    or_exit(executor->connect(peer_, other.exchange(card)));
+    PosterOptions poster;
+    poster.thread = false;
+    poster.timeout_ns = kTimeoutNs;
+    poster_ = or_exit(Poster::start(std::move(executor), poster));
+    raw_ = or_exit(open_libfabric_port(options));
+    region_ = or_exit(raw_->register_memory(heap_.data(), kHeapBytes, true));
+    std::array<std::byte, 128> address{};
+    std::ranges::copy(raw_->address(), address.begin());
+    const auto theirs = other.exchange(address);
+    or_exit(raw_->connect(peer_, std::span(theirs).first(raw_->address().size())));
+    raw_target_ = other.exchange(PortTarget{region_.base, region_.key});
+  }
+
+  std::uint64_t poster_round_trips() {
+    return timed([&] {
+      in_kernel([&](const CommandRingHandle& ring) {
+        for (std::uint64_t turn = 0; turn < kTurns; ++turn) {
+          if (rank_ == 1 && !await_word(++expected_)) return Status::kTimeout;
+          Command command = put(kPayloadBytes, 0);
+          command.flags = kCommandSignalSet;
+          command.signal_offset = kTarget + kMiB;
+          command.value = ++sent_;
+          std::uint64_t index = 0;
+          if (const Status status = device::impl::post_command(ring, command, index); status != Status::kOk)
+            return status;
+          if (rank_ == 0 && !await_word(++expected_)) return Status::kTimeout;
+        }
+        return device::impl::flush_commands(ring, peer_);
+      });
+    });
+  }
+
+  std::uint64_t raw_round_trips() {
+    return timed([&] {
+      for (std::uint64_t turn = 0; turn < kTurns; ++turn) {
+        if (rank_ == 1) await_raw(++expected_);
+        word(0) = ++sent_;
+        write_raw(kPayloadBytes * 2, kTarget, kPayloadBytes);
+        write_raw(0, kTarget + kMiB, sizeof(std::uint64_t));
+        // The word is the source of the write, so it must have left before it changes.
+        if (rank_ == 0) await_raw(++expected_);
+        drain_raw();
+      }
+    });
+  }
+
+  std::uint64_t poster_puts() {
+    return timed([&] {
+      if (rank_ == 1) return;
+      in_kernel([&](const CommandRingHandle& ring) {
+        for (std::uint64_t i = 0; i < kPutsOfMiB; ++i) {
+          std::uint64_t index = 0;
+          if (const Status status = device::impl::post_command(ring, put(kMiB, i % 2 * kMiB), index);
+              status != Status::kOk)
+            return status;
+        }
+        return device::impl::flush_commands(ring, peer_);
+      });
+    });
+  }
+  std::uint64_t raw_puts() {
+    return timed([&] {
+      if (rank_ == 1) return;
+      for (std::uint64_t i = 0; i < kPutsOfMiB; ++i) write_raw(i % 2 * kMiB, kTarget + i % 2 * kMiB, kMiB);
+      drain_raw();
+    });
+  }
+
+ private:
+  template <typename Body>
+  std::uint64_t timed(Body body) {
+    other_.meet();
+    const std::uint64_t began = monotonic_ns();
+    body();
+    const std::uint64_t took = monotonic_ns() - began;
+    other_.send('.');
+    while (!other_.has_message()) {  // because the other rank's last operations need this one's agent
+      poster_->progress();
+      poll_raw();
+    }
+    (void)other_.receive<char>();
+    return took;
+  }
+  template <typename Body>
+  void in_kernel(Body body) {
+    Status status = Status::kOk;
+    exec::LaunchConfig config;
+    config.progress = progress;
+    const Status launched = exec::launch(
+        config, [&](const CommandRingHandle& ring) { status = body(ring); }, poster_->ring(0));
+    if (launched == Status::kOk && status == Status::kOk) return;
+    fmt::print(stderr, "rank {}: {}: {}\n", rank_, status_name(status), poster_->describe_fault(0));
+    std::exit(1);
+  }
+  [[nodiscard]] Command put(std::uint64_t bytes, std::uint64_t from) const {
+    Command command{};
+    command.operation = CommandOperation::kPut;
+    command.rank = peer_;
+    command.bytes = bytes;
+    command.local_offset = from;
+    command.remote_offset = kTarget + from;
+    return command;
+  }
+  std::uint64_t& word(std::uint64_t offset) {
+    return *reinterpret_cast<std::uint64_t*>(heap_.data() + offset);
+  }
+  bool arrived(std::uint64_t value) {
+    return std::atomic_ref(word(kTarget + kMiB)).load(std::memory_order_acquire) >= value;
+  }
+  bool await_word(std::uint64_t value) {
+    const std::uint64_t began = monotonic_ns();
+    while (!arrived(value)) {
+      exec::relax();
+      if (monotonic_ns() - began > kTimeoutNs) return false;
+    }
+    return true;
+  }
+  void await_raw(std::uint64_t value) {
+    while (!arrived(value)) poll_raw();
+  }
+  void poll_raw() {
+    events_.clear();
+    or_exit(raw_->poll(events_));
+    in_flight_ -= static_cast<std::uint32_t>(events_.size());
+  }
+  void drain_raw() {
+    while (in_flight_ != 0) poll_raw();
+  }
+  void write_raw(std::uint64_t from, std::uint64_t to, std::uint64_t bytes) {
+    PortContext& context = contexts_[next_context_++ % kInFlight];
+    while (in_flight_ == kInFlight / 2) poll_raw();
+    const PortTarget target{raw_target_.address + to, raw_target_.key};
+    while (or_exit(raw_->write(peer_, {heap_.data() + from, region_.local}, target, bytes, 0, 0, &context)) ==
+           Posting::kAgain)
+      poll_raw();
+    ++in_flight_;
+  }
+
+  std::vector<std::byte> heap_;
+  std::uint32_t rank_;
+  std::uint32_t peer_;
+  const perf::Peer& other_;
+  std::array<PortContext, kInFlight> contexts_{};
+  std::uint32_t next_context_ = 0;
+  std::uint32_t in_flight_ = 0;
+  std::uint64_t sent_ = 0;
+  std::uint64_t expected_ = 0;
+  std::vector<PortEvent> events_;
+  PortRegion region_;
+  PortTarget raw_target_{};
+  std::unique_ptr<Poster> poster_;
+  std::unique_ptr<Port> raw_;
+};
+
+struct Samples {
+  std::vector<double> poster;
+  std::vector<double> raw;
+};
+
+void show(const char* what, Samples samples, double scale, const char* unit, bool rate) {
+  std::vector<double> ratios;
+  for (std::size_t i = 0; i < samples.raw.size(); ++i)
+    ratios.push_back(rate ? samples.raw[i] / samples.poster[i] : samples.poster[i] / samples.raw[i]);
+  const auto median = [](std::vector<double> values) {
+    std::ranges::sort(values);
+    return values[values.size() / 2];
+  };
+  const auto value = [&](double ns) { return rate ? scale / ns : ns / scale; };
+  std::ranges::sort(ratios);
+  fmt::print("{}: poster {:.2f} {}, one thread {:.2f} {}, ratio {:.2f} (rounds {:.2f} to {:.2f})\n", what,
+             value(median(samples.poster)), unit, value(median(samples.raw)), unit, median(ratios),
+             ratios.front(), ratios.back());
+}
+
+void measure(const std::string& provider, int rounds, std::uint32_t rank, const perf::Peer& other) {
+  Rank self(provider, rank, other);
+  Samples latency;
+  Samples bandwidth;
+  for (int round = -1; round < rounds; ++round) {  // the first one warms up
+    const std::array times{self.poster_round_trips(), self.raw_round_trips(), self.poster_puts(),
+                           self.raw_puts()};
+    if (round < 0) continue;
+    latency.poster.push_back(static_cast<double>(times[0]));
+    latency.raw.push_back(static_cast<double>(times[1]));
+    bandwidth.poster.push_back(static_cast<double>(times[2]));
+    bandwidth.raw.push_back(static_cast<double>(times[3]));
+  }
+  if (rank == 0) {
+    constexpr double kNsPerUs = 1e3;
+    show("put+signal round trip", latency, kNsPerUs * kTurns, "us", false);
+    show("puts of 1 MiB", bandwidth, kPutsOfMiB * static_cast<double>(kMiB), "GB/s", true);
+  }
+}
+
+}  // namespace
+}  // namespace gdx
+
+int main(int argc, char** argv) {
+  if (argc < 2 || argc > 3) {
+    fmt::print(stderr, "usage: gdx_poster_bench PROVIDER [ROUNDS]\n");
+    return 2;
+  }
+  const int rounds = argc == 3 ? std::atoi(argv[2]) : 10;
+  gdx::perf::in_two_processes([&](const gdx::perf::Peer& other) { gdx::measure(argv[1], rounds, 0, other); },
+                              [&](const gdx::perf::Peer& other) { gdx::measure(argv[1], rounds, 1, other); });
+  return 0;
+}
