@@ -17,7 +17,7 @@ Headers for kernels and hosts, archives, and packages for CMake and pkg-config.
 Kernels are compiled by nvcc, or by a C++ compiler for the CPU layer.")
 set(CPACK_DEBIAN_LIBGDX-DEV_PACKAGE_SECTION libdevel)
 set(CPACK_DEBIAN_LIBGDX-DEV_PACKAGE_DEPENDS "libgdx0 (= ${PROJECT_VERSION}), libibverbs-dev, libexpected-dev, \
-libfmt-dev, libhwloc-dev, libboost-context-dev, pkg-config")
+libfmt-dev, libhwloc-dev, libssl-dev, libboost-context-dev, pkg-config")
 set(CPACK_DEBIAN_GDX_DESCRIPTION "programs, and a ConnectX in software
 The launcher of ranks, the doctor of a machine, benchmarks, the daemon that
 owns devices, and a ConnectX in software below the unmodified libibverbs and

@@ -31,6 +31,12 @@ run() {
   return 0
 }
 
+# share_secret: ranks that the script starts by itself have the secret that a user would give them.
+share_secret() {
+  export GDX_SECRET_FILE=$folder/secret
+  (umask 077; head -c 32 /dev/urandom >"$GDX_SECRET_FILE")
+}
+
 # until_true COMMAND...: waits until it succeeds. Gives up after four minutes, which only end a hang.
 until_true() {
   local end=$((SECONDS + 240))

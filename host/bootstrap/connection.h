@@ -1,14 +1,17 @@
-// One TCP connection that carries frames and never blocks.
+// One connection that carries frames and never blocks, over TCP or a local socket, and encrypted where the
+// job has a secret.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "base/result.h"
+#include "host/bootstrap/channel_tls.h"
 #include "host/bootstrap/frame.h"
 #include "host/bootstrap/socket.h"
 
@@ -18,12 +21,30 @@ class Connection {
  public:
   Connection() = default;
   explicit Connection(Descriptor socket) : socket_(std::move(socket)) {}
+  // To rank `to`, and from the rank that connects. Without a secret neither end proves anything.
+  // Errors: kSystem, kNoMemory.
+  [[nodiscard]] static Result<Connection> dial(Descriptor socket, const Secret::Ptr& secret,
+                                               const ChannelPlace& place, std::uint32_t to);
+  [[nodiscard]] static Result<Connection> answer(Descriptor socket, const Secret::Ptr& secret,
+                                                 const ChannelPlace& place);
 
   [[nodiscard]] explicit operator bool() const { return static_cast<bool>(socket_); }
   [[nodiscard]] const Descriptor& socket() const { return socket_; }
+  // Returns the other end, for messages: of an answered connection as it was, even if it has closed.
+  [[nodiscard]] std::string peer() const { return peer_.empty() ? peer_text(socket_) : peer_; }
+
+  // Frames may be sent. Before, receive() continues the handshake.
+  [[nodiscard]] bool is_open() const { return tls_ == nullptr || tls_->is_open(); }
+  // The other end is likely to have the secret, although the handshake goes on; false without a secret.
+  [[nodiscard]] bool is_likely() const { return tls_ != nullptr && tls_->is_likely(); }
+  // Returns the rank whose key the other end has; nullopt without a secret.
+  [[nodiscard]] std::optional<std::uint32_t> proven_rank() const;
+  // Returns what poll() is to wait for.
+  [[nodiscard]] short events() const;
 
   // Returns the next frame if all of it has arrived.
-  // Errors: kPeerGone (closed or reset), and those of FrameParser::take.
+  // Errors: kPeerGone (closed or reset), kInvalidArgument (no secret, or another), and those of
+  // FrameParser::take.
   [[nodiscard]] Result<std::optional<Frame>> receive(FrameSet allowed);
 
   // Checks that the other end still holds the connection and has sent nothing more.
@@ -40,9 +61,17 @@ class Connection {
 
   // Sends why this side ends the connection, unless a frame is half sent, and ends sending.
   void refuse(const Failure& failure);
+  // The same to one who has sent a frame where a handshake was due, and reads no other answer.
+  void refuse_in_clear(const Failure& failure);
 
  private:
+  // As of ChannelTls.
+  [[nodiscard]] Result<std::size_t> read(std::span<std::byte> bytes) const;
+  [[nodiscard]] Result<std::size_t> write(std::span<const std::byte> bytes) const;
+
   Descriptor socket_;
+  std::string peer_;
+  std::unique_ptr<ChannelTls> tls_;  // null without a secret
   FrameParser parser_;
   std::deque<std::vector<std::byte>> outgoing_;
   std::size_t sent_ = 0;  // bytes sent of the first

@@ -35,7 +35,13 @@ T load(std::span<const std::byte> bytes) {
   return value;
 }
 
+constexpr std::uint32_t kTlsAlert = 0x1503;  // type and version of a record: RFC 8446, section 5.1
+constexpr std::uint32_t kTlsHandshake = 0x1603;
+
 tl::unexpected<Error> not_a_rank(std::uint32_t magic) {
+  if (magic >> 16 == kTlsAlert || magic >> 16 == kTlsHandshake)
+    return fail(Status::kInvalidArgument,
+                "has a secret, and this rank has none: give all ranks of the job the same");
   return fail(Status::kInvalidArgument,
               fmt::format("is not a gdx rank: its stream begins with {:#010x}", magic));
 }

@@ -36,8 +36,8 @@ Result<LocalAddress> local_address(const std::string& name) {
   return local;
 }
 
-Result<Descriptor> make_local_socket() {
-  Descriptor socket = Descriptor::keep(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+Result<Descriptor> make_local_socket(int type) {
+  Descriptor socket = Descriptor::keep(::socket(AF_UNIX, type | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (socket) return socket;
   return fail(Status::kSystem, fmt::format("cannot make a local socket: {}", std::strerror(errno)));
 }
@@ -68,9 +68,10 @@ std::vector<Descriptor> take_descriptors(msghdr& message) {
 
 }  // namespace
 
-Result<Descriptor> listen_local(const std::string& name) {
-  const auto local = GDX_TRY(local_address(name));
-  auto socket = make_local_socket();
+Result<Descriptor> listen_local(const std::string& name, int type) {
+  LocalAddress local{{AF_UNIX, {}}, sizeof(sa_family_t)};  // for which the system chooses
+  if (!name.empty()) local = GDX_TRY(local_address(name));
+  auto socket = make_local_socket(type);
   if (!socket) return socket;
   const auto* const address = reinterpret_cast<const sockaddr*>(&local.address);
   if (::bind(socket->value(), address, local.length) == 0 && ::listen(socket->value(), kBacklog) == 0) {
@@ -81,9 +82,9 @@ Result<Descriptor> listen_local(const std::string& name) {
               fmt::format("cannot listen at the local socket '{}': {}", name, std::strerror(error)));
 }
 
-Result<Descriptor> connect_local(const std::string& name, std::uint64_t deadline_ns) {
+Result<Descriptor> connect_local(const std::string& name, std::uint64_t deadline_ns, int type) {
   const auto local = GDX_TRY(local_address(name));
-  auto socket = make_local_socket();
+  auto socket = make_local_socket(type);
   if (!socket) return socket;
   const auto* const address = reinterpret_cast<const sockaddr*>(&local.address);
   int error = 0;

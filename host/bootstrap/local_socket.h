@@ -27,12 +27,14 @@ struct LocalMessage {
   std::vector<Descriptor> descriptors;
 };
 
-// Listens under `name`. Errors: kBusy (the name is taken), kSystem.
-[[nodiscard]] Result<Descriptor> listen_local(const std::string& name);
+// Listens under `name`, or without one under an abstract name that the system chooses. `type` is of
+// socket(2): streams carry frames (connection.h). Errors: kBusy (the name is taken), kSystem.
+[[nodiscard]] Result<Descriptor> listen_local(const std::string& name, int type = SOCK_SEQPACKET);
 // Connects to `name`, and tries again while the listener's queue is full, until the deadline. Errors:
 // kNotFound (no listener), kBusy (its queue is full), kUnsupported (its mode does not admit this user),
 // kSystem.
-[[nodiscard]] Result<Descriptor> connect_local(const std::string& name, std::uint64_t deadline_ns = 0);
+[[nodiscard]] Result<Descriptor> connect_local(const std::string& name, std::uint64_t deadline_ns = 0,
+                                               int type = SOCK_SEQPACKET);
 // Accepts one connection. Errors: kTimeout, kSystem.
 [[nodiscard]] Result<Descriptor> accept_local(const Descriptor& listener, std::uint64_t deadline_ns);
 

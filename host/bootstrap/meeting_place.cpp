@@ -15,12 +15,14 @@
 #include <optional>
 #include <utility>
 
+#include "host/bootstrap/admission.h"
 #include "host/bootstrap/socket.h"
 
 namespace gdx::bootstrap {
 namespace {
 
 constexpr char kLoopback[] = "127.0.0.1";
+constexpr char kBeforeSecret = ';';
 constexpr std::size_t kMaxTold = 8;  // addresses: more may not fit into a launcher's value
 
 std::uint32_t bits_of(const std::vector<std::byte>& mask) {
@@ -68,9 +70,9 @@ std::string join_host_port(const std::string& host, const std::string& port) {
                                              : fmt::format("[{}]:{}", host, port);
 }
 
-// Listens on one address, or on all of a family, and writes "PORT,ADDRESS,ADDRESS".
-Result<Descriptor> listen_and_tell(bool one_host, std::string& told) {
-  const auto own = one_host ? std::vector<HostAddress>{} : GDX_TRY(host_addresses());
+// Listens on all addresses of a family, and writes "PORT,ADDRESS,ADDRESS".
+Result<Descriptor> listen_and_tell(std::string& told) {
+  const auto own = GDX_TRY(host_addresses());
   const std::size_t length = own.empty() ? 0 : own.front().bytes.size();
   auto listener = GDX_TRY(listen_on(length == 0 ? kLoopback : length == sizeof(in_addr) ? "0.0.0.0" : "::"));
   const auto place = GDX_TRY(parse_host_port(own_text(listener)));
@@ -134,13 +136,27 @@ std::string choose_address(std::span<const std::string> of_root, std::span<const
   return elsewhere.value_or(of_root.front());
 }
 
+// Ranks of one host meet at a local socket, which needs no secret. Else rank 0 tells one behind the
+// addresses.
 Result<Descriptor> settle_root(WorldOptions& options, std::uint64_t deadline_ns) {
   if (!options.tell_root) return options.rank == 0 ? listen_at(options.root) : Descriptor();
   std::string mine;
   Descriptor listener;
-  if (options.rank == 0) listener = GDX_TRY(listen_and_tell(options.one_host, mine));
+  Secret::Ptr secret;
+  if (options.rank == 0 && options.one_host) {
+    listener = GDX_TRY(listen_on("unix:"));
+    mine = own_text(listener);
+  } else if (options.rank == 0) {
+    listener = GDX_TRY(listen_and_tell(mine));
+    if (!options.secret) secret = GDX_TRY(secret_to_tell());
+    if (secret) mine += kBeforeSecret + secret->text();
+  }
   const auto told = GDX_TRY(options.tell_root(mine, deadline_ns));
-  options.root = GDX_TRY(root_of(told));
+  const std::size_t end = std::min(told.find(kBeforeSecret), told.size());
+  if (!secret && end != told.size()) secret = GDX_TRY(Secret::from_text(told.substr(end + 1)));
+  if (!options.secret) options.secret = std::move(secret);
+  const std::string place = told.substr(0, end);
+  options.root = is_local(place) ? place : GDX_TRY(root_of(place));
   return listener;
 }
 

@@ -28,8 +28,9 @@ struct HostAddress {
 [[nodiscard]] std::string choose_address(std::span<const std::string> of_root,
                                          std::span<const HostAddress> own);
 
-// Completes options.root, and at rank 0 returns the socket that listens there; elsewhere an empty one.
-// Errors: those of listening, and of options.tell_root; kVersionMismatch (rank 0 told no address).
+// Completes options.root, and options.secret where rank 0 has told one by options.tell_root. Returns the
+// socket that listens at rank 0, elsewhere an empty one. Errors: those of listening, of options.tell_root,
+// and of secret_to_tell; kVersionMismatch (rank 0 told no address, or no secret).
 [[nodiscard]] Result<Descriptor> settle_root(WorldOptions& options, std::uint64_t deadline_ns);
 
 }  // namespace gdx::bootstrap

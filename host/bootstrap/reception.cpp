@@ -14,23 +14,16 @@ namespace gdx::bootstrap {
 namespace {
 
 constexpr std::size_t kMaxLogged = 16;
+constexpr std::uint32_t kUnknownRank = ~0u;  // of one who did not come as far as its hello
+constexpr int kMostAccepted = 256;           // at once, so that a flood holds up nobody who is there
 constexpr std::uint64_t kNsPerSecond = 1'000'000'000;
-
-// Returns why the other end is no process of `user`; empty if it is one, or another host's.
-std::string why_stranger(const Descriptor& socket, uid_t user) {
-  const Holder holder = holder_of_peer(socket);
-  if (holder.kind == Holder::kNobody) return "closed its connection";
-  if (holder.kind == Holder::kUser && holder.user != user)
-    return fmt::format("is user {}'s, and this is user {}'s", holder.user, user);
-  return {};
-}
 
 }  // namespace
 
 void Reception::add_to(std::vector<pollfd>& set) const {
   set.push_back({listener_.value(), POLLIN, 0});
   for (const Stranger& stranger : strangers_)
-    set.push_back({stranger.connection.socket().value(), POLLIN, 0});
+    set.push_back({stranger.connection.socket().value(), stranger.connection.events(), 0});
 }
 
 std::uint64_t Reception::next_deadline_ns() const {
@@ -53,54 +46,81 @@ Result<std::vector<Reception::Arrival>> Reception::receive() {
 }
 
 bool Reception::receive_hello(Connection& connection, std::vector<Arrival>& arrivals) {
-  auto frame = connection.receive({hello_});
+  const bool begins = place_.first_frame == FrameType::kHello;
+  auto frame = connection.receive({place_.first_frame});
   if (frame && !*frame) return true;
   const Status status = frame ? Status::kInvalidArgument : frame.error().status;
   std::string why = frame ? "" : frame.error().message;
-  if (frame && hello_ == FrameType::kHello) why = why_stranger(connection.socket(), user_);
+  const auto proven = connection.proven_rank();
+  if (frame && proven && *proven != (*frame)->rank)
+    why = fmt::format("came as rank {} with the key of rank {}", (*frame)->rank, *proven);
+  if (frame && !secret_ && !local_ && begins) why = why_stranger(connection.socket(), user_);
   if (frame && why.empty()) {
     arrivals.push_back({std::exchange(connection, Connection()), std::move(**frame)});
     return false;
   }
-  // A rank of the job that another user has started, or another version, learns it.
-  if (hello_ == FrameType::kHello && (frame || status == Status::kVersionMismatch))
-    connection.refuse(
-        {status, frame ? (*frame)->rank : 0, fmt::format("{} {}", peer_text(connection.socket()), why)});
+  // A rank of the job that another user has started, or without the secret, or another version, learns it.
+  const Failure failure{status, frame ? (*frame)->rank : kUnknownRank,
+                        fmt::format("{} {}", connection.peer(), why)};
+  if (begins && status == Status::kUnsupported) connection.refuse_in_clear(failure);
+  if (begins && (frame || status == Status::kVersionMismatch)) connection.refuse(failure);
   drop(connection, why);
   return false;
 }
 
+Result<Connection> Reception::accept_connection() {
+  auto socket = GDX_TRY(accept_one(listener_));
+  if (!socket) return Connection();
+  const std::string why = local_ ? why_stranger(socket, user_) : std::string();
+  if (!why.empty()) {
+    drop(Connection(std::move(socket)), why);
+    return Connection();
+  }
+  return Connection::answer(std::move(socket), secret_, place_);
+}
+
 Result<void> Reception::accept_all(std::vector<Arrival>& arrivals) {
-  for (;;) {
-    auto socket = accept_one(listener_);
-    if (!socket && socket.error().status == Status::kNoMemory && !strangers_.empty()) {
+  for (int accepted = 0; accepted < kMostAccepted; ++accepted) {
+    const std::size_t dropped = dropped_;
+    auto newcomer = accept_connection();
+    if (!newcomer && newcomer.error().status == Status::kNoMemory && !strangers_.empty()) {
       drop_oldest("sent no hello before the descriptors were used up");
       continue;
     }
     // The listener reports its error again, and nobody else has those that have arrived.
-    if (!socket && !arrivals.empty()) return {};
-    if (!socket) return tl::unexpected(socket.error());
-    if (!*socket) return {};
-    Connection newcomer(std::move(*socket));
-    if (!receive_hello(newcomer, arrivals)) continue;
-    if (strangers_.size() == kMaxStrangers)
-      drop_oldest(fmt::format("sent no hello before {} others came", kMaxStrangers));
-    strangers_.push_back({std::move(newcomer), monotonic_ns() + kHelloBoundNs});
+    if (!newcomer && !arrivals.empty()) return {};
+    if (!newcomer) return tl::unexpected(newcomer.error());
+    if (!*newcomer && dropped == dropped_) return {};
+    if (!*newcomer || !receive_hello(*newcomer, arrivals)) continue;
+    limit_strangers();
+    strangers_.push_back({std::move(*newcomer), monotonic_ns() + kHelloBoundNs});
   }
+  return {};
+}
+
+void Reception::limit_strangers() {
+  const auto unlikely = [](const Stranger& stranger) { return !stranger.connection.is_likely(); };
+  if (static_cast<std::size_t>(std::ranges::count_if(strangers_, unlikely)) >= kMaxStrangers)
+    drop_at(std::ranges::find_if(strangers_, unlikely),
+            fmt::format("sent no hello before {} others came", kMaxStrangers));
+  if (strangers_.size() >= kMaxStrangers + kMaxLikely)
+    drop_oldest(fmt::format("sent no hello before {} others came", kMaxLikely));
 }
 
 void Reception::drop(const Connection& connection, const std::string& why) {
-  last_dropped_ = fmt::format("{} {}", peer_text(connection.socket()), why);
+  last_dropped_ = fmt::format("{} {}", connection.peer(), why);
   ++dropped_;
   if (dropped_ > kMaxLogged) return;
-  log::line(hello_ == FrameType::kHello ? log::Level::kWarn : log::Level::kInfo,
+  log::line(place_.first_frame == FrameType::kHello ? log::Level::kWarn : log::Level::kInfo,
             "bootstrap: dropped a connection: {}{}", last_dropped_,
             dropped_ == kMaxLogged ? "; those after it are counted alone" : "");
 }
 
-void Reception::drop_oldest(const std::string& why) {
-  drop(strangers_.front().connection, why);
-  strangers_.pop_front();
+void Reception::drop_oldest(const std::string& why) { drop_at(strangers_.begin(), why); }
+
+void Reception::drop_at(std::deque<Stranger>::iterator stranger, const std::string& why) {
+  drop(stranger->connection, why);
+  strangers_.erase(stranger);
 }
 
 std::string Reception::seen() const {
@@ -109,7 +129,7 @@ std::string Reception::seen() const {
   if (dropped_ > 1) text = fmt::format(" (dropped {} connections, the last: {})", dropped_, last_dropped_);
   if (strangers_.empty()) return text;
   return text + fmt::format(" ({} connected and sent no hello, {} first)", strangers_.size(),
-                            peer_text(strangers_.front().connection.socket()));
+                            strangers_.front().connection.peer());
 }
 
 }  // namespace gdx::bootstrap

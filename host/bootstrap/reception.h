@@ -1,6 +1,7 @@
 // A rank's listening socket, and connections there that have not yet sent a hello. Ports get scanned, so any
 // process may connect. A connection is dropped after other bytes, or after a while without bytes. Of too many
-// connections the oldest is dropped first, because a rank sends its hello at once.
+// connections the oldest is dropped first, because a rank sends its hello at once. With a secret a hello
+// takes a round trip, for which a rank keeps its place once its first message has shown the secret.
 #pragma once
 
 #include <poll.h>
@@ -20,6 +21,8 @@ namespace gdx::bootstrap {
 
 inline constexpr std::uint64_t kHelloBoundNs = 5'000'000'000;
 inline constexpr std::size_t kMaxStrangers = 64;  // connections without a hello
+// Beyond those, connections that are likely to be ranks', in the midst of their handshake.
+inline constexpr std::size_t kMaxLikely = kMaxRanks;
 
 class Reception {
  public:
@@ -28,11 +31,16 @@ class Reception {
     Frame hello;
   };
 
-  // A hello is the first frame of a connection. One of kHello comes from processes of `user` alone, as far as
-  // they are on this host; other users' are dropped. After any other kind the job has begun, and the hello
-  // holds a number that only its ranks have; drops are logged as information.
-  explicit Reception(Descriptor listener, FrameType hello = FrameType::kHello, uid_t user = geteuid())
-      : listener_(std::move(listener)), hello_(hello), user_(user) {}
+  // Answers as the rank at `place`, whose first frame the others send. Ranks are those who have the secret.
+  // Without one they are processes of `user`, as far as they are on this host; other users' are dropped.
+  // After another frame than kHello the job has begun, so drops are logged as information.
+  explicit Reception(Descriptor listener, const ChannelPlace& place = {}, Secret::Ptr secret = nullptr,
+                     uid_t user = geteuid())
+      : listener_(std::move(listener)),
+        place_(place),
+        secret_(std::move(secret)),
+        user_(user),
+        local_(is_local(own_text(listener_))) {}
 
   // Adds the descriptors to wait for, and returns the latest time to wait.
   void add_to(std::vector<pollfd>& set) const;
@@ -58,11 +66,18 @@ class Reception {
   // Reads a connection; true while its hello is incomplete. Otherwise it was dropped or moved to `arrivals`.
   [[nodiscard]] bool receive_hello(Connection& connection, std::vector<Arrival>& arrivals);
   [[nodiscard]] Result<void> accept_all(std::vector<Arrival>& arrivals);
+  // Accepts a connection, and drops one of another user's process. Errors: those of accept_one.
+  [[nodiscard]] Result<Connection> accept_connection();
   void drop_oldest(const std::string& why);
+  void drop_at(std::deque<Stranger>::iterator stranger, const std::string& why);
+  // Makes room for one more.
+  void limit_strangers();
 
   Descriptor listener_;
-  FrameType hello_;
+  ChannelPlace place_;
+  Secret::Ptr secret_;
   uid_t user_;
+  bool local_;                      // at a local socket, which tells the user at once
   std::deque<Stranger> strangers_;  // oldest first
   std::size_t dropped_ = 0;
   std::string last_dropped_;

@@ -13,6 +13,8 @@ namespace gdx::bootstrap {
 namespace {
 
 constexpr std::size_t kMaxNamedRanks = 8;
+constexpr std::uint64_t kFirstPauseNs = 20'000'000;  // doubled by each further try to reach rank 0
+constexpr std::uint64_t kMostPauseNs = 320'000'000;
 
 // Rank 0 while ranks arrive. A hello that contradicts the job is refused and named, and ends nothing, because
 // anybody may send one.
@@ -87,14 +89,13 @@ void Gathering::admit(Connection& stranger, const Frame& hello) {
         fmt::format("came as rank {}: ranks other than 0 go from 1 to {}", hello.rank, options_.size - 1);
   } else if (members_[hello.rank]) {
     reason = fmt::format("came as rank {}, which {} is: start every rank once", hello.rank,
-                         peer_text(members_[hello.rank].socket()));
+                         members_[hello.rank].peer());
   }
   if (reason.empty()) {
     members_[hello.rank] = std::exchange(stranger, Connection());
     return;
   }
-  stranger.refuse(
-      {Status::kInvalidArgument, hello.rank, fmt::format("{} {}", peer_text(stranger.socket()), reason)});
+  stranger.refuse({Status::kInvalidArgument, hello.rank, fmt::format("{} {}", stranger.peer(), reason)});
   reception_.drop(stranger, reason);
 }
 
@@ -154,7 +155,7 @@ Error received_failure(const Failure& failure) {
 }
 
 Result<Gathered> gather_members(const WorldOptions& options, Descriptor listener, std::uint64_t deadline_ns) {
-  Reception reception(std::move(listener));
+  Reception reception(std::move(listener), {}, options.secret);
   Gathering gathering(options, reception);
   if (auto done = gathering.run(deadline_ns); !done) {
     announce_failure(gathering.members(), {done.error().status, 0, done.error().message});
@@ -163,38 +164,79 @@ Result<Gathered> gather_members(const WorldOptions& options, Descriptor listener
   return Gathered{std::move(gathering.members()), std::move(reception)};
 }
 
-Result<std::vector<Connection>> join_root(const WorldOptions& options, std::uint64_t deadline_ns) {
+namespace {
+
+Error of_root(const WorldOptions& options, const Error& why) {
+  return {why.status, fmt::format("rank 0 at {} {}", options.root, why.message)};
+}
+
+// Waits for what the connection waits for. Errors: kTimeout.
+Result<void> wait_for_root(const Connection& root, const WorldOptions& options, std::uint64_t deadline_ns) {
+  pollfd ready{root.socket().value(), root.events(), 0};
+  if (wait_until(std::span(&ready, 1), deadline_ns)) return {};
+  if (!root.is_open())
+    return fail(
+        Status::kTimeout,
+        fmt::format("rank 0 at {} answered no handshake: it has no secret, or is stopped", options.root));
+  return fail(Status::kTimeout,
+              fmt::format("rank 0 at {} waits for ranks that have not come: start all {} ranks", options.root,
+                          options.size));
+}
+
+// Connects once. Errors: kPeerGone while the handshake goes on, as where a flood takes this rank's place.
+Result<Connection> open_root_once(const WorldOptions& options, std::uint64_t deadline_ns) {
   auto socket = GDX_TRY(connect_to(options.root, deadline_ns));
+  auto root = GDX_TRY(Connection::dial(std::move(socket), options.secret, {.rank = options.rank}, 0));
+  while (!root.is_open()) {
+    const auto nothing = root.receive({FrameType::kFailed});
+    if (!nothing) return tl::unexpected(of_root(options, nothing.error()));
+    if (!root.is_open()) GDX_TRY(wait_for_root(root, options, deadline_ns));
+  }
+  return root;
+}
+
+Result<Connection> open_root(const WorldOptions& options, std::uint64_t deadline_ns) {
+  for (std::uint64_t pause_ns = kFirstPauseNs;; pause_ns = std::min(2 * pause_ns, kMostPauseNs)) {
+    auto root = open_root_once(options, deadline_ns);
+    const std::uint64_t now_ns = monotonic_ns();
+    if (root || root.error().status != Status::kPeerGone) return root;
+    if (now_ns >= deadline_ns)
+      return fail(Status::kPeerGone,
+                  fmt::format("{} in each handshake: it has no secret, or others take this rank's place",
+                              root.error().message));
+    static_cast<void>(wait_until({}, std::min(deadline_ns, now_ns + pause_ns)));
+  }
+}
+
+// Checks who welcomed this rank, where no secret tells.
+Result<void> check_root_user(const Connection& root, const WorldOptions& options) {
+  if (options.secret) return {};
+  const Holder holder = holder_of_peer(root.socket());
+  if (holder.kind != Holder::kUser || holder.user == geteuid()) return {};
+  return fail(Status::kInvalidArgument,
+              fmt::format("rank 0 at {} is user {}'s, and this is user {}'s: let GDX_ROOT name a free port",
+                          options.root, holder.user, geteuid()));
+}
+
+}  // namespace
+
+Result<std::vector<Connection>> join_root(const WorldOptions& options, std::uint64_t deadline_ns) {
   std::vector<Connection> members(1);
-  Connection& root = members.front() = Connection(std::move(socket));
+  Connection& root = members.front() = GDX_TRY(open_root(options, deadline_ns));
   root.queue(encode_hello(options.rank, options.size));
   for (;;) {
     const auto sent = root.flush();
     auto frame = root.receive({FrameType::kWelcome, FrameType::kFailed});
-    if (!frame) {
-      return fail(frame.error().status, fmt::format("rank 0 at {} {}", options.root, frame.error().message));
-    }
+    if (!frame) return tl::unexpected(of_root(options, frame.error()));
     if (*frame && (*frame)->type == FrameType::kFailed) {
       return tl::unexpected(received_failure(decode_failure(**frame)));
     }
     if (*frame) {
-      const Holder holder = holder_of_peer(root.socket());
-      if (holder.kind == Holder::kUser && holder.user != geteuid())
-        return fail(
-            Status::kInvalidArgument,
-            fmt::format("rank 0 at {} is user {}'s, and this is user {}'s: let GDX_ROOT name a free port",
-                        options.root, holder.user, geteuid()));
+      GDX_TRY(check_root_user(root, options));
       return members;
     }
-    if (!sent)
-      return fail(sent.error().status, fmt::format("rank 0 at {} {}", options.root, sent.error().message));
-    const short events = root.has_unsent() ? POLLIN | POLLOUT : POLLIN;
-    pollfd ready{root.socket().value(), events, 0};
-    if (!wait_until(std::span(&ready, 1), deadline_ns)) {
-      return fail(Status::kTimeout,
-                  fmt::format("rank 0 at {} waits for ranks that have not come: start all {} ranks",
-                              options.root, options.size));
-    }
+    if (!sent) return tl::unexpected(of_root(options, sent.error()));
+    GDX_TRY(wait_for_root(root, options, deadline_ns));
   }
 }
 

@@ -6,6 +6,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/ioctl.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,6 +18,8 @@
 
 #include "base/clock.h"
 #include "base/parse_number.h"
+#include "host/bootstrap/local_socket.h"
+#include "host/bootstrap/socket_user.h"
 
 namespace gdx::bootstrap {
 namespace {
@@ -27,6 +30,8 @@ constexpr std::uint64_t kConnectAttemptNs = 2'000'000'000;
 constexpr std::uint64_t kNsPerMs = 1'000'000;
 constexpr int kKeepAliveS = 15;
 constexpr int kKeepAliveTries = 3;
+constexpr std::string_view kLocal = "unix:";
+constexpr std::size_t kMaxLocalName = 100;  // unix(7) has 108 with the zero before it
 
 struct AddressListDelete {
   void operator()(addrinfo* list) const { freeaddrinfo(list); }
@@ -66,6 +71,16 @@ Descriptor make_socket(const addrinfo& address) {
 void send_at_once(const Descriptor& socket) {
   const int one = 1;
   setsockopt(socket.value(), IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+}
+
+std::string local_name(const std::string& address) { return address.substr(kLocal.size()); }
+
+// Returns "unix:NAME"; without a name "unix:".
+std::string local_text(const sockaddr_storage& address, socklen_t length) {
+  const auto& local = reinterpret_cast<const sockaddr_un&>(address);
+  const std::size_t before = offsetof(sockaddr_un, sun_path) + 1;  // an abstract name begins behind a zero
+  return std::string(kLocal) +
+         (length > before ? std::string(local.sun_path + 1, length - before) : std::string());
 }
 
 std::string numeric_text(const sockaddr_storage& address, socklen_t length) {
@@ -137,6 +152,22 @@ bool is_loopback(const sockaddr& address) {
 
 }  // namespace
 
+bool is_local(const std::string& address) { return address.starts_with(kLocal); }
+
+Result<void> check_root(const std::string& root) {
+  if (!is_local(root)) {
+    GDX_TRY(parse_host_port(root));
+    return {};
+  }
+  const std::string name = local_name(root);
+  if (!name.empty() && name.size() <= kMaxLocalName && name.find('/') == std::string::npos) return {};
+  return fail(
+      Status::kInvalidArgument,
+      fmt::format("root address '{}': use unix:NAME with a name of 1 to {} bytes and without a slash, "
+                  "because no file is made",
+                  root, kMaxLocalName));
+}
+
 Result<HostPort> parse_host_port(const std::string& text) {
   const auto refuse = [&] {
     return fail(
@@ -155,6 +186,14 @@ Result<HostPort> parse_host_port(const std::string& text) {
 }
 
 Result<Descriptor> listen_at(const std::string& root) {
+  if (is_local(root)) {
+    auto local = listen_local(local_name(root), SOCK_STREAM);
+    if (local || local.error().status != Status::kBusy) return local;
+    return fail(Status::kBusy,
+                fmt::format("rank 0 cannot listen at {}: another process has the name (`ss -lxp` "
+                            "names it): end its program, or start the job at another name",
+                            root));
+  }
   const auto addresses = GDX_TRY(resolve(root, true));
   Descriptor socket = make_socket(*addresses);
   if (!socket) {
@@ -181,6 +220,7 @@ Result<Descriptor> listen_at(const std::string& root) {
 }
 
 Result<Descriptor> listen_on(const std::string& host) {
+  if (is_local(host)) return listen_local({}, SOCK_STREAM);
   const auto addresses = GDX_TRY(resolve_numeric(host, "0"));
   Descriptor socket = make_socket(*addresses);
   if (socket && ::bind(socket.value(), addresses->ai_addr, addresses->ai_addrlen) == 0 &&
@@ -230,7 +270,33 @@ Result<void> check_route(const sockaddr& address) {
               "ranks cannot meet: the loopback interface is down; bring it up: ip link set lo up");
 }
 
+namespace {
+
+Error no_answer(const std::string& root, const std::string& why) {
+  return {Status::kTimeout,
+          fmt::format("rank 0 did not answer at {} ({}): start it, or correct the root address", root, why)};
+}
+
+Result<Descriptor> connect_to_local(const std::string& root, std::uint64_t deadline_ns) {
+  for (;;) {
+    auto socket = connect_local(local_name(root), deadline_ns, SOCK_STREAM);
+    if (socket) {
+      const std::string foreign = why_stranger(*socket, geteuid());
+      if (foreign.empty()) return socket;
+      return fail(Status::kInvalidArgument,
+                  fmt::format("rank 0 at {} {}: let GDX_ROOT be another name", root, foreign));
+    }
+    if (socket.error().status != Status::kNotFound && socket.error().status != Status::kBusy) return socket;
+    const std::uint64_t now_ns = monotonic_ns();
+    if (now_ns >= deadline_ns) return tl::unexpected(no_answer(root, socket.error().message));
+    static_cast<void>(wait_until({}, std::min(deadline_ns, now_ns + kRetryIntervalNs)));
+  }
+}
+
+}  // namespace
+
 Result<Descriptor> connect_to(const std::string& root, std::uint64_t deadline_ns) {
+  if (is_local(root)) return connect_to_local(root, deadline_ns);
   const auto addresses = GDX_TRY(resolve(root, false));
   GDX_TRY(check_route(*addresses->ai_addr));
   int error = 0;
@@ -242,16 +308,18 @@ Result<Descriptor> connect_to(const std::string& root, std::uint64_t deadline_ns
       if (socket) return socket;
     }
     const std::uint64_t now_ns = monotonic_ns();
-    if (now_ns >= deadline_ns) {
-      return fail(Status::kTimeout,
-                  fmt::format("rank 0 did not answer at {} ({}): start it, or correct the root address", root,
-                              std::strerror(error)));
-    }
+    if (now_ns >= deadline_ns) return tl::unexpected(no_answer(root, std::strerror(error)));
     static_cast<void>(wait_until({}, std::min(deadline_ns, now_ns + kRetryIntervalNs)));
   }
 }
 
 Result<Descriptor> begin_connect(const std::string& address) {
+  if (is_local(address)) {
+    auto local = connect_local(local_name(address), 0, SOCK_STREAM);
+    const std::string why = local ? why_stranger(*local, geteuid()) : local.error().message;
+    if (why.empty()) return local;
+    return fail(Status::kPeerGone, local ? "the listener " + why : why);
+  }
   const auto parsed = GDX_TRY(parse_host_port(address));
   const auto addresses = GDX_TRY(resolve_numeric(parsed.host, parsed.port));
   int error = 0;
@@ -290,6 +358,7 @@ std::string own_text(const Descriptor& socket) {
   if (getsockname(socket.value(), reinterpret_cast<sockaddr*>(&address), &length) != 0) {
     return "a closed socket";
   }
+  if (address.ss_family == AF_UNIX) return local_text(address, length);
   return numeric_text(address, length);
 }
 
@@ -298,6 +367,10 @@ std::string peer_text(const Descriptor& socket) {
   socklen_t length = sizeof address;
   if (getpeername(socket.value(), reinterpret_cast<sockaddr*>(&address), &length) != 0) {
     return "a closed connection";
+  }
+  if (address.ss_family == AF_UNIX) {
+    const auto peer = peer_of(socket);
+    return peer ? fmt::format("process {}", peer->pid) : "a process";
   }
   return numeric_text(address, length);
 }

@@ -1,4 +1,6 @@
-// TCP sockets that never block: addresses, listening, connecting. All waiting is poll() to a deadline.
+// Sockets that never block, of TCP or, under an address unix:NAME, of this host: addresses, listening,
+// connecting. All waiting is poll() to a deadline. NAME is abstract (local_socket.h), and both ends of such a
+// connection are one user's.
 #pragma once
 
 #include <poll.h>
@@ -23,10 +25,17 @@ struct HostPort {
 // Errors: kInvalidArgument.
 [[nodiscard]] Result<HostPort> parse_host_port(const std::string& text);
 
+// Checks the address where ranks meet: HOST:PORT, [IPV6]:PORT or unix:NAME. Errors: kInvalidArgument.
+[[nodiscard]] Result<void> check_root(const std::string& root);
+
+// Returns whether the address is unix:NAME.
+[[nodiscard]] bool is_local(const std::string& address);
+
 // Listens at `root`. Errors: kBusy (the port is taken), kInvalidArgument (no such address here), kSystem.
 [[nodiscard]] Result<Descriptor> listen_at(const std::string& root);
 
-// Listens at a port that the system chooses. `host` is a numeric address of this machine.
+// Listens at a port that the system chooses. `host` is a numeric address of this machine, or "unix:": then
+// the system chooses a name.
 // Errors: kInvalidArgument (no such address here), kSystem.
 [[nodiscard]] Result<Descriptor> listen_on(const std::string& host);
 
@@ -38,12 +47,13 @@ struct HostPort {
 [[nodiscard]] Result<void> check_route(const sockaddr& address);
 
 // Tries until a listener accepts or the deadline (CLOCK_MONOTONIC) passes.
-// Errors: kTimeout, kInvalidArgument (no such host), kSystem (the loopback interface is down).
+// Errors: kTimeout, kInvalidArgument (no such host; another user listens at unix:NAME), kSystem (the loopback
+// interface is down).
 [[nodiscard]] Result<Descriptor> connect_to(const std::string& root, std::uint64_t deadline_ns);
 
-// Begins to connect to a numeric "HOST:PORT", and does not wait. Once poll() finds the socket writable,
-// finish_connect() tells the result.
-// Errors: kInvalidArgument (no numeric address), kPeerGone with the system's reason.
+// Begins to connect to a numeric "HOST:PORT" or to unix:NAME, and does not wait. Once poll() finds the socket
+// writable, finish_connect() tells the result. Errors: kInvalidArgument (no numeric address), kPeerGone with
+// the system's reason.
 [[nodiscard]] Result<Descriptor> begin_connect(const std::string& address);
 // Errors: kPeerGone with the system's reason.
 [[nodiscard]] Result<void> finish_connect(const Descriptor& socket);
@@ -54,9 +64,9 @@ void keep_alive(const Descriptor& socket);
 // Returns whether this end has an address of the loopback network.
 [[nodiscard]] bool is_loopback(const Descriptor& socket);
 
-// Returns this end as "127.0.0.1:40000".
+// Returns this end as "127.0.0.1:40000", or "unix:NAME".
 [[nodiscard]] std::string own_text(const Descriptor& socket);
-// Returns the other end as "127.0.0.1:40000".
+// Returns the other end as "127.0.0.1:40000", or "process 4711".
 [[nodiscard]] std::string peer_text(const Descriptor& socket);
 
 // Waits until a socket is ready; false when the deadline passed first.

@@ -1,6 +1,7 @@
 #include "host/bootstrap/socket_user.h"
 
 #include <arpa/inet.h>
+#include <fmt/format.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 
@@ -11,6 +12,8 @@
 #include <fstream>
 #include <optional>
 #include <string>
+
+#include "host/bootstrap/local_socket.h"
 
 namespace gdx::bootstrap {
 namespace {
@@ -93,12 +96,24 @@ Holder holder_of_peer(const Descriptor& socket) {
   if (getsockname(socket.value(), reinterpret_cast<sockaddr*>(&own), &length) != 0 ||
       getpeername(socket.value(), reinterpret_cast<sockaddr*>(&peer), &(length = sizeof peer)) != 0)
     return {Holder::kNobody};
+  if (own.ss_family == AF_UNIX) {
+    const auto credentials = peer_of(socket);
+    return credentials ? Holder{Holder::kUser, credentials->uid} : Holder{Holder::kNobody};
+  }
   if (!is_own(peer)) return {Holder::kOtherHost};
   // The table may lose a line while others come and go.
   for (int reads = 0; reads < 3; ++reads) {
     if (const auto holder = read_holder(end_of(peer), end_of(own))) return *holder;
   }
   return {Holder::kNobody};
+}
+
+std::string why_stranger(const Descriptor& socket, uid_t user) {
+  const Holder holder = holder_of_peer(socket);
+  if (holder.kind == Holder::kNobody) return "closed its connection";
+  if (holder.kind == Holder::kUser && holder.user != user)
+    return fmt::format("is user {}'s, and this is user {}'s", holder.user, user);
+  return {};
 }
 
 }  // namespace gdx::bootstrap

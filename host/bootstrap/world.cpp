@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/trace.h"
+#include "host/bootstrap/admission.h"
 #include "host/bootstrap/caller.h"
 #include "host/bootstrap/connection.h"
 #include "host/bootstrap/meeting_place.h"
@@ -68,8 +69,7 @@ Result<void> check_options(const WorldOptions& options) {
                             options.size, options.size - 1));
   }
   if (options.size == 1 || options.tell_root) return {};
-  GDX_TRY(bootstrap::parse_host_port(options.root));
-  return {};
+  return bootstrap::check_root(options.root);
 }
 
 }  // namespace
@@ -117,7 +117,7 @@ void World::Impl::refuse_latecomers() {
   }
   for (auto& arrival : *arrivals) {
     const std::uint32_t rank = arrival.hello.rank;
-    const std::string who = bootstrap::peer_text(arrival.connection.socket());
+    const std::string who = arrival.connection.peer();
     const bool taken = rank > 0 && rank < options.size;
     if (latecomer.empty())
       log::warn("bootstrap: refused {}, which came as rank {} when all ranks were there", who, rank);
@@ -135,9 +135,7 @@ std::string World::Impl::bound_text() const {
   return fmt::format("{:.3f} s", static_cast<double>(bound_ns) / kNsPerSecond);
 }
 
-std::string World::Impl::place(std::uint32_t rank) const {
-  return bootstrap::peer_text(members[rank].socket());
-}
+std::string World::Impl::place(std::uint32_t rank) const { return members[rank].peer(); }
 
 // With the place of the first, which may be no rank at all.
 std::string World::Impl::absent_text(const std::vector<std::uint32_t>& absent) const {
@@ -246,8 +244,7 @@ Result<std::vector<std::byte>> World::Impl::contribute(std::span<const std::byte
       return std::move((*frame)->payload);
     }
     if (!sent) return break_up(0, sent.error());
-    const short events = root.has_unsent() ? POLLIN | POLLOUT : POLLIN;
-    pollfd ready{root.socket().value(), events, 0};
+    pollfd ready{root.socket().value(), root.events(), 0};
     if (!bootstrap::wait_until(std::span(&ready, 1), deadline_ns)) {
       return break_up(Error{
           Status::kTimeout,
@@ -265,9 +262,10 @@ World::~World() = default;
 
 std::uint32_t World::rank() const { return impl_->options.rank; }
 std::uint32_t World::size() const { return impl_->options.size; }
+const WorldOptions& World::options() const { return impl_->options; }
 
 std::string World::address() const {
-  if (size() == 1) return "127.0.0.1";
+  if (size() == 1 || bootstrap::is_local(options().root)) return "127.0.0.1";
   const auto& members = impl_->members;
   const auto chosen = std::ranges::find_if(
       members, [](const Connection& member) { return member && !bootstrap::is_loopback(member.socket()); });
@@ -284,6 +282,12 @@ Result<World> World::join(const WorldOptions& options) {
   if (options.size > 1) {
     const std::uint64_t deadline_ns = monotonic_ns() + options.timeout_ns;
     auto listener = GDX_TRY(bootstrap::settle_root(impl->options, deadline_ns));
+    const WorldOptions& settled = impl->options;
+    const auto admission =
+        GDX_TRY(bootstrap::choose_admission(settled.root, settled.secret, settled.secret_readers));
+    impl->options.secret = admission.secret;
+    log::info("bootstrap: rank {} of {} meets the others at {}; they recognise each other {}", options.rank,
+              options.size, settled.root, admission.text);
     if (options.rank == 0) {
       auto gathered = GDX_TRY(bootstrap::gather_members(impl->options, std::move(listener), deadline_ns));
       impl->members = std::move(gathered.members);

@@ -1,6 +1,7 @@
-// The ranks of one job, connected over TCP, to exchange addresses and to detect lost ranks. Rank 0 listens at
-// the root address, every other rank connects to it, and gathered bytes pass through rank 0. No payload goes
-// this way. Layouts: proto/bootstrap/messages.h.
+// The ranks of one job, connected over TCP or on one host by local sockets, to exchange addresses and to
+// detect lost ranks. Rank 0 listens at the root address, every other rank connects to it, and gathered bytes
+// pass through rank 0. Over TCP they recognise each other by the job's secret, which encrypts what they say.
+// No payload goes this way. Layouts: proto/bootstrap/messages.h, secret.h.
 #pragma once
 
 #include <cstddef>
@@ -14,13 +15,14 @@
 #include <vector>
 
 #include "base/result.h"
+#include "host/bootstrap/secret.h"
 #include "proto/bootstrap/messages.h"
 
 namespace gdx {
 
 inline constexpr char kRankVariable[] = "GDX_RANK";
 inline constexpr char kWorldSizeVariable[] = "GDX_WORLD_SIZE";
-inline constexpr char kRootVariable[] = "GDX_ROOT";  // HOST:PORT or [IPV6]:PORT
+inline constexpr char kRootVariable[] = "GDX_ROOT";  // HOST:PORT, [IPV6]:PORT or unix:NAME
 inline constexpr char kBootstrapTimeoutVariable[] = "GDX_BOOTSTRAP_TIMEOUT_S";
 
 // A program's own allgather: puts the `bytes` bytes at `mine` of every rank to `all`, rank 0's first. Returns
@@ -30,12 +32,17 @@ using Allgather = std::function<bool(const void* mine, void* all, std::size_t by
 struct WorldOptions {
   std::uint32_t rank = 0;
   std::uint32_t size = 1;
-  std::string root = {};  // address where rank 0 listens, HOST:PORT or [IPV6]:PORT; unused when size is 1
+  // Address where rank 0 listens, HOST:PORT, [IPV6]:PORT, or unix:NAME on this host; unused when size is 1.
+  std::string root = {};
   std::uint64_t timeout_ns = 30'000'000'000;  // bound of join(), and of collectives without their own
   // Returns to every rank the text of rank 0, which others leave empty. Where it is set, rank 0 listens at a
   // free port and tells by it where, and `root` is unused.
   std::function<Result<std::string>(const std::string& mine, std::uint64_t deadline_ns)> tell_root = {};
-  bool one_host = false;  // with tell_root: rank 0 listens on the loopback interface alone
+  bool one_host = false;  // with tell_root: ranks meet at a local socket
+  // The job's secret, where the program supplies it, or a launcher has carried it from rank 0; and who can
+  // read it there. GDX_SECRET_FILE goes before it. Without it join() takes that of `gdx run`.
+  bootstrap::Secret::Ptr secret = nullptr;
+  std::string secret_readers = {};
 
   // Reads the options from the environment, the first in this order: GDX_RANK, GDX_WORLD_SIZE and GDX_ROOT;
   // torchrun; PMIx; PMI-1, which srun --mpi=pmi2 speaks, too; variables of srun and of other launchers, which
@@ -59,7 +66,8 @@ struct WorldOptions {
 class World {
  public:
   // Returns once all ranks are connected.
-  // Errors: kInvalidArgument (rank, size, address; a duplicate rank; ranks that disagree on the size), kBusy
+  // Errors: kInvalidArgument (rank, size, address; a duplicate rank; ranks that disagree on the size; an
+  // unusable secret, or another than rank 0's), kUnsupported (TCP without a secret), kBusy
   // (the port is taken), kTimeout, kVersionMismatch, kPeerGone, kSystem. kTimeout names the ranks that never
   // came.
   [[nodiscard]] static Result<World> join(const WorldOptions& options);
@@ -73,8 +81,11 @@ class World {
   [[nodiscard]] std::uint32_t rank() const;
   [[nodiscard]] std::uint32_t size() const;
   // Returns this end's address on the connection to rank 0, as "10.0.0.2"; at rank 0, on that to the first
-  // rank that came to no loopback address, or the last. A loopback address in a world of one rank.
+  // rank that came to no loopback address, or the last. A loopback address in a world of one rank, and where
+  // the root is unix:NAME.
   [[nodiscard]] std::string address() const;
+  // Returns the options with which this rank joined, with the secret that was chosen; null without one.
+  [[nodiscard]] const WorldOptions& options() const;
 
   // Returns every rank's `mine`, rank 0's first. All ranks must contribute equally many bytes. After an error
   // the world is broken, and every later call returns that error.

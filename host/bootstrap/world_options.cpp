@@ -104,6 +104,9 @@ Result<void> meet(WorldOptions& options, const Launcher& launcher) {
   options.size = meeting->size();
   options.one_host = meeting->one_host();
   if (!options.root.empty()) return {};
+  options.secret_readers = fmt::format(
+      "{} has carried it: its servers can read it, and whoever reads what they send between hosts",
+      launcher.name);
   options.tell_root = [meeting](const std::string& mine, std::uint64_t deadline_ns) {
     return meeting->exchange(mine, deadline_ns);
   };
@@ -141,6 +144,7 @@ Result<WorldOptions> WorldOptions::by_allgather(std::uint32_t rank, std::uint32_
   const auto nodes = gather(node);
   if (nodes.empty()) return fail(Status::kInvalidArgument, kFailed);
   options.one_host = node.boot_id[0] != 0 && std::ranges::count(nodes, node) == std::ssize(nodes);
+  options.secret_readers = "the program's allgather has carried it: whoever reads that can read it";
   options.tell_root = [gather](const std::string& mine, std::uint64_t) -> Result<std::string> {
     std::array<char, kToldBytes> told{};
     std::ranges::copy(mine.substr(0, kToldBytes - 1), told.begin());

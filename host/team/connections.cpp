@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "host/bootstrap/socket.h"
 
 namespace gdx::team {
 namespace {
@@ -39,7 +40,8 @@ Result<std::unique_ptr<Connections>> Connections::listen(const Hca& hca, Staging
   at.rank = world.rank();
   at.size = world.size();
   at.lanes = options.lanes;
-  at.host = world.address();
+  at.host = bootstrap::is_local(world.options().root) ? "unix:" : world.address();
+  at.secret = world.options().secret;
   // A kernel asks at once, or after a silence, and is to report an unreachable rank before its own timeout.
   const std::uint64_t bound_ns = *options.endpoint.timeout_ns;
   const std::uint64_t silence_ns = options.endpoint.probe_after_ns;

@@ -49,7 +49,7 @@ Result<std::string> address_of(const ConnectorIdentity& identity, std::size_t ra
                             rank, std::uint32_t{identity.version}, bootstrap::kConnectorVersion));
   }
   std::string address(identity.address, strnlen(identity.address, sizeof identity.address));
-  if (!bootstrap::parse_host_port(address)) {
+  if (!bootstrap::check_root(address)) {
     return fail(Status::kInvalidArgument,
                 fmt::format("rank {} published an impossible connector address: gather the identities of "
                             "all ranks, by rank",
@@ -63,9 +63,10 @@ Result<std::string> address_of(const ConnectorIdentity& identity, std::size_t ra
 ConnectorService::ConnectorService(const ConnectorOptions& options, Descriptor listener, std::uint64_t token)
     : place_{0, options.rank, options.size, options.lanes},
       rules_(options.rules),
+      secret_(options.secret),
       token_(token),
-      address_(bootstrap::own_text(listener)),
-      reception_(std::move(listener), FrameType::kConnector) {}
+      listener_(std::move(listener)),
+      address_(bootstrap::own_text(listener_)) {}
 
 ConnectorService::~ConnectorService() {
   stopping_ = true;
@@ -106,6 +107,7 @@ Result<void> ConnectorService::start(std::span<const ConnectorIdentity> identiti
   }
   addresses_ = std::move(addresses);
   place_.team = identities.front().token;
+  reception_.emplace(std::move(listener_), channel_place(), secret_);
   host_ = &host;
   asked_ = asked;
   connector_.emplace(place_, rules_, static_cast<ConnectorPort&>(*this));
@@ -171,14 +173,23 @@ void ConnectorService::gone(std::uint32_t rank, std::uint32_t lane, const Error&
   changed_.notify_all();
 }
 
+bootstrap::ChannelPlace ConnectorService::channel_place() const {
+  return {FrameType::kConnector, place_.team, place_.rank};
+}
+
+Result<bootstrap::Connection> ConnectorService::begin_connection(std::uint32_t rank) const {
+  auto socket = GDX_TRY(bootstrap::begin_connect(addresses_[rank]));
+  return bootstrap::Connection::dial(std::move(socket), secret_, channel_place(), rank);
+}
+
 ChannelId ConnectorService::dial(std::uint32_t rank) {
   const ChannelId id = ++last_channel_;
   const std::string& to = addresses_[rank];
-  auto socket = bootstrap::begin_connect(to);
-  if (socket) {
-    channels_[id] = {bootstrap::Connection(std::move(*socket)), true, to};
+  auto connection = begin_connection(rank);
+  if (connection) {
+    channels_[id] = {std::move(*connection), true, false, to};
   } else {
-    refused_.emplace_back(id, fmt::format("no answer at {}: {}", to, socket.error().message));
+    refused_.emplace_back(id, fmt::format("no answer at {}: {}", to, connection.error().message));
   }
   return id;
 }
@@ -209,7 +220,7 @@ void ConnectorService::serve() {
     active |= take_requests();
     // Letters may have come while endpoints were made: they count before deadlines up to this time.
     const std::uint64_t now_ns = running_ns();
-    if (ready || active || monotonic_ns() >= reception_.next_deadline_ns()) {
+    if (ready || active || monotonic_ns() >= reception_->next_deadline_ns()) {
       active |= take_arrivals();
       active |= serve_channels();
     }
@@ -265,13 +276,12 @@ bool ConnectorService::wait(std::uint64_t pause_ns) {
   };
   std::uint64_t left_ns = std::min(pause_ns, until(connector_->next_ns(), running_ns()));
   if (now_ns >= listen_again_ns_) {
-    reception_.add_to(set);
-    left_ns = std::min(left_ns, until(reception_.next_deadline_ns(), now_ns));
+    reception_->add_to(set);
+    left_ns = std::min(left_ns, until(reception_->next_deadline_ns(), now_ns));
   }
   for (const auto& [id, channel] : channels_) {
-    const bool writes = channel.connecting || channel.connection.has_unsent();
-    set.push_back(
-        {channel.connection.socket().value(), static_cast<short>(writes ? POLLIN | POLLOUT : POLLIN), 0});
+    const short events = channel.connecting ? POLLOUT : channel.connection.events();
+    set.push_back({channel.connection.socket().value(), events, 0});
   }
   const timespec left{0, static_cast<long>(left_ns)};
   return ::ppoll(set.data(), set.size(), &left, nullptr) > 0;
@@ -279,7 +289,7 @@ bool ConnectorService::wait(std::uint64_t pause_ns) {
 
 bool ConnectorService::take_arrivals() {
   if (monotonic_ns() < listen_again_ns_) return false;
-  auto arrivals = reception_.receive();
+  auto arrivals = reception_->receive();
   if (!arrivals) {
     log::warn("team: accepts no new ranks for a while: {}", arrivals.error().message);
     listen_again_ns_ = monotonic_ns() + kListenerRestNs;
@@ -289,7 +299,7 @@ bool ConnectorService::take_arrivals() {
     // A dialler that lost power never closes.
     bootstrap::keep_alive(arrival.connection.socket());
     const ChannelId id = ++last_channel_;
-    channels_[id] = {std::move(arrival.connection), false, {}};
+    channels_[id] = {std::move(arrival.connection), false, true, {}};
     (void)take_frame(id, arrival.hello);
   }
   return !arrivals->empty();
@@ -322,6 +332,9 @@ bool ConnectorService::serve_channel(ChannelId id) {
       }
       channel.connecting = false;
       active = true;
+    }
+    if (!channel.opened && channel.connection.is_open()) {
+      channel.opened = true;
       connector_->opened(id);
       continue;
     }
@@ -331,6 +344,7 @@ bool ConnectorService::serve_channel(ChannelId id) {
       lose(id, fmt::format("it {}", frame.error().message));
       return true;
     }
+    if (!*frame && !channel.opened && channel.connection.is_open()) continue;
     if (!*frame) return active;
     if (!take_frame(id, **frame)) return true;
     active = true;
@@ -339,8 +353,12 @@ bool ConnectorService::serve_channel(ChannelId id) {
 
 bool ConnectorService::take_frame(ChannelId id, const bootstrap::Frame& frame) {
   auto letter = decode_letter(frame.payload, place_);
+  const auto proven = channels_[id].connection.proven_rank();
+  if (letter && proven && *proven != letter->from)
+    letter = fail(Status::kInvalidArgument,
+                  fmt::format("sent a letter of rank {} with the key of rank {}", letter->from, *proven));
   if (!letter) {
-    reception_.drop(channels_[id].connection, letter.error().message);
+    reception_->drop(channels_[id].connection, letter.error().message);
     lose(id, fmt::format("it {}", letter.error().message));
     return false;
   }

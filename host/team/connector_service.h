@@ -27,9 +27,11 @@ struct ConnectorOptions {
   std::uint32_t rank = 0;
   std::uint32_t size = 1;
   std::uint32_t lanes = 1;
-  std::string host = "127.0.0.1";  // numeric address by which the other ranks reach this one
+  // Numeric address by which the other ranks reach this one, or "unix:" if all are on this host.
+  std::string host = "127.0.0.1";
   // Less than the kernels' bound, so that they report an unreachable peer and no timeout.
   ConnectorRules rules = {};
+  bootstrap::Secret::Ptr secret = nullptr;  // of the job: by which ranks recognise each other
 };
 
 // Costs less than one percent of a core at rest: it looks once in 8 ms then, and more often
@@ -62,8 +64,9 @@ class ConnectorService final : private ConnectorPort {
  private:
   struct Channel {
     bootstrap::Connection connection;
-    bool connecting = false;
-    std::string to;  // numeric address, of a dialled one
+    bool connecting = false;  // until the socket is connected
+    bool opened = false;      // a dialled one: the handshake has ended, too
+    std::string to;           // numeric address, of a dialled one
   };
   using Key = std::pair<std::uint32_t, std::uint32_t>;  // rank, lane
 
@@ -93,9 +96,14 @@ class ConnectorService final : private ConnectorPort {
   [[nodiscard]] bool take_frame(ChannelId id, const bootstrap::Frame& frame);
   void lose(ChannelId id, const std::string& why);
 
+  [[nodiscard]] bootstrap::ChannelPlace channel_place() const;
+  [[nodiscard]] Result<bootstrap::Connection> begin_connection(std::uint32_t rank) const;
+
   ConnectorPlace place_;
   ConnectorRules rules_;
+  bootstrap::Secret::Ptr secret_;
   std::uint64_t token_;
+  Descriptor listener_;  // until start()
   std::string address_;
   std::vector<std::string> addresses_;  // of all ranks' listeners
   ConnectorHost* host_ = nullptr;
@@ -103,7 +111,7 @@ class ConnectorService final : private ConnectorPort {
 
   // Of the thread alone.
   std::optional<Connector> connector_;
-  bootstrap::Reception reception_;
+  std::optional<bootstrap::Reception> reception_;
   std::map<ChannelId, Channel> channels_;
   std::vector<std::pair<ChannelId, std::string>> refused_;  // dialled, and ended at once
   ChannelId last_channel_ = 0;

@@ -207,6 +207,10 @@ PYTHON
     fi
     ;;
   two_nodes)
+    port=$(free_port) || exit 1
+    run 100 "$gdx" bench put_lat --listen -p "$port" -s 8 --modes pull
+    expect_status 1 && expect 'ranks that meet over TCP, at .*, need a secret: .* by GDX_SECRET_FILE'
+    share_secret
     # Each rank started by itself, as on two machines; the first one reports, and different options are refused.
     port=$(free_port) || exit 1
     "$gdx" bench put_lat 127.0.0.1 -p "$port" -s 8 --modes pull "${few[@]}" >"$folder/other" 2>&1 </dev/null &
@@ -473,6 +477,7 @@ PYTHON
     refused 'hardware: options of the software HCA have no meaning' "$gdx" bench --hardware --loss 0.1
     refuses 1 'nosuch0.*gdx0' "$gdx" bench -d nosuch0
     GDX_CALL_TIMEOUT_S=3601 refused "GDX_CALL_TIMEOUT_S = '3601': use a number from 1 to 3600" "$gdx" bench put_lat -s 8 --modes pull "${few[@]}"
+    share_secret
     # A fault that all ranks have is told by the first one; one that a rank has alone, by that rank.
     # rank NUMBER HCA OPTIONS...: what a rank tells that finds no other.
     rank() {

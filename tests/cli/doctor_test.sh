@@ -311,6 +311,7 @@ told = json.load(open(sys.argv[1]))
 assert told["running"] >= 5 and not told["complete"] and told["hca"] == "gdx0", told
 assert [one["step"] for one in told["steps"]] == list(range(1, told["running"])) and told["findings"], told
 PYTHON
+    share_secret
     # Ended while it waits for a second host, it has kept what it had read.
     port=$(free_port) || exit 1
     "$gdx" run -- "$gdx" doctor --hardware --listen --port $port --output "$folder/waits.json" >"$out" 2>&1 </dev/null &
@@ -326,6 +327,7 @@ assert told["running"] == 17 and told["steps"] == [] and told["findings"] and to
 PYTHON
     ;;
   peer)
+    share_secret
     # two LISTENER DIALER [LOSS]: both hosts go through section D, each with its environment, and end alike.
     two() {
       local listener port ended=0
@@ -368,6 +370,7 @@ PYTHON
     expect '^  UNKNOWN 18 modes-and-sizes +not tried: step 17 is not OK'
     ;;
   peer_lost)
+    share_secret
     # A wrong name shows before the first step, which goes on.
     run 250 "$gdx" run -- "$gdx" doctor --hardware --peer no-such-host.invalid
     sed '/^A  /q' "$out" | grep '^gdx doctor: no second host, so step 17 will fail: no address for the root' >/dev/null || fail "the wrong name shows late"

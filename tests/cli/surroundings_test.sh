@@ -20,6 +20,7 @@ case $case_name in
     # With its address left behind.
     in_network "ip link set lo up && ip link set lo down && exec '$gdx' demo --max-bytes 512"
     expect_status 1 && expect 'loopback interface is down; .*ip link set lo up' && expect_one_line
+    share_secret
     in_network "GDX_RANK=1 GDX_WORLD_SIZE=2 GDX_ROOT=127.0.0.1:5000 exec '$gdx' run -- '$gdx_demo' --max-bytes 512"
     expect_failure && expect 'loopback interface is down'
     ;;

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Usage: two_networks.py SEED LOSS DELAY_MS COMMAND...: runs COMMAND as rank 0 and rank 1, each in a network namespace of
 its own with an address of 10.99.0.0/24. A relay joins their TAPs: it delays every frame, and loses some by the seed. The
-word ADDRESS in COMMAND stands for the rank's own address. Exit: the first status other than 0, or 77 without the rights.
+word ADDRESS in COMMAND stands for the rank's own address. The ranks share a secret. Exit: the first status other than 0, or
+77 without the rights.
 """
 import array
 import ctypes
@@ -15,6 +16,7 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import time
 
 CLONE_NEWNET = 0x40000000
@@ -91,6 +93,10 @@ def relay(taps, pids, rng, loss, delay_s):
 
 def main():
     seed, loss, delay_ms = int(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3])
+    secret = tempfile.NamedTemporaryFile()  # nobody else may open it
+    secret.write(os.urandom(32))
+    secret.flush()
+    os.environ["GDX_SECRET_FILE"] = secret.name
     ranks = [start_rank(rank, sys.argv[4:]) for rank in range(2)]
     pids = [pid for pid, _ in ranks]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(124))

@@ -236,6 +236,7 @@ case $case_name in
     run 100 "$gdx" run --ranks 3 -- "$gdx_demo" && expect_failure && expect '2 ranks.* 3'
     run 100 "$gdx" run -- /nonexistent/program && expect_failure && expect '/nonexistent/program' && expect_one_line
     # A peer that never comes, and a port that somebody else has.
+    share_secret
     port=$(free_port) || exit 1
     run 100 env GDX_RANK=0 GDX_WORLD_SIZE=2 "GDX_ROOT=127.0.0.1:$port" GDX_BOOTSTRAP_TIMEOUT_S=1 "$gdx" run -- "$gdx_demo"
     expect_failure && expect 'rank.* 1' && expect_one_line

@@ -23,7 +23,7 @@ stage_limits=${GDX_RUN_ALL_STAGE_LIMITS:-}   # instead of a stage's own: "NAME=S
 needed_packages="libibverbs-dev libibverbs1 ibverbs-providers libnl-3-200 libnl-3-dev libnl-route-3-200 libnl-route-3-dev
 librdmacm-dev librdmacm1 libfmt-dev libfmt9 libspdlog-dev libspdlog1.10 libexpected-dev libcli11-dev nlohmann-json3-dev
 libisal-dev libisal2 libboost-context1.74-dev libboost-context1.74.0 libboost1.74-dev libhwloc-dev libhwloc15 libgtest-dev
-libgmock-dev googletest libtomlplusplus-dev libtomlplusplus3 pkgconf pkgconf-bin libpkgconf3"
+libgmock-dev googletest libssl-dev libssl3 libtomlplusplus-dev libtomlplusplus3 pkgconf pkgconf-bin libpkgconf3"
 
 usage() {
   echo "run_all.sh: $*; usage: run_all.sh [--packages FOLDER] [--peer-headers FOLDER] [--work FOLDER] [--jobs N] OUTPUT_FOLDER" >&2

@@ -102,7 +102,8 @@ Json environment() {
   for (char** variable = environ; *variable != nullptr; ++variable) {
     const std::string_view one(*variable);
     const auto is = [one](std::string_view prefix) { return one.starts_with(prefix); };
-    if (!is("GDX_") || is("GDX_RANK=") || is("GDX_WORLD_SIZE=") || is("GDX_ROOT=") || is("GDX_LOG="))
+    if (!is("GDX_") || is("GDX_RANK=") || is("GDX_WORLD_SIZE=") || is("GDX_ROOT=") || is("GDX_SECRET_") ||
+        is("GDX_LOG="))
       continue;
     text += fmt::format("{}{}", text.empty() ? "" : " ", one);
   }

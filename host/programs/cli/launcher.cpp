@@ -22,6 +22,7 @@
 
 #include "base/clock.h"
 #include "base/output.h"
+#include "host/bootstrap/admission.h"
 #include "host/bootstrap/connection.h"
 #include "host/bootstrap/socket.h"
 #include "host/bootstrap/world.h"
@@ -161,8 +162,10 @@ class Launch {
   const LaunchOptions& options_;
   const SignalGuard& signals_;
   const Supervision supervision_;
-  Root root_;                  // meeting place of several ranks
-  std::string end_of_rank_0_;  // answer to latecomers, empty while it runs
+  Root root_;                      // meeting place of several ranks
+  bootstrap::Secret::Ptr secret_;  // of several ranks; null with GDX_INSECURE=1
+  Descriptor shared_secret_;       // for the ranks
+  std::string end_of_rank_0_;      // answer to latecomers, empty while it runs
   std::deque<bootstrap::Connection>
       answered_;  // closed at the end: else what they sent would undo the answer
   std::optional<LabelledOutput> output_;
@@ -184,6 +187,8 @@ Launch::~Launch() {
 Result<void> Launch::start() {
   if (options_.ranks > 1) {
     root_ = GDX_TRY(reserve_root());
+    secret_ = GDX_TRY(bootstrap::secret_to_hand_on());
+    if (secret_) shared_secret_ = GDX_TRY(secret_->share());
   }
   if (options_.label) {
     output_.emplace(options_.ranks);
@@ -195,6 +200,8 @@ Result<void> Launch::start() {
       variables.push_back(fmt::format("{}={}", kRankVariable, rank));
       variables.push_back(fmt::format("{}={}", kWorldSizeVariable, options_.ranks));
       variables.push_back(fmt::format("{}={}", kRootVariable, root_.name));
+      if (secret_)
+        variables.push_back(fmt::format("{}={}", kSecretDescriptorVariable, shared_secret_.value()));
     }
     std::optional<cpu_set_t> processors;
     if (options_.pins) {
@@ -235,6 +242,7 @@ Result<void> Launch::start_rank(const ExecArguments& arguments, const std::optio
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(kExitCannotRun);
     if (supervision_.group != 0) setpgid(0, supervision_.group);
+    if (shared_secret_) fcntl(shared_secret_.value(), F_SETFD, 0);
     if (output_) {
       dup2(printed[0].value(), STDOUT_FILENO);
       dup2(printed[1].value(), STDERR_FILENO);
@@ -328,12 +336,18 @@ void Launch::stand_in_for_rank_0(int status) {
 void Launch::answer_latecomers() {
   while (!end_of_rank_0_.empty()) {
     auto socket = bootstrap::accept_one(root_.socket);
-    if (!socket || !*socket) return;
-    auto& latecomer = answered_.emplace_back(std::move(*socket));
-    latecomer.queue(bootstrap::encode_failure({Status::kPeerGone, 0, end_of_rank_0_}));
-    static_cast<void>(latecomer.flush());
-    latecomer.finish();
+    if (!socket || !*socket) break;
+    auto latecomer = bootstrap::Connection::answer(std::move(*socket), secret_, {});
+    if (!latecomer) continue;
+    latecomer->queue(bootstrap::encode_failure({Status::kPeerGone, 0, end_of_rank_0_}));
+    answered_.push_back(std::move(*latecomer));
     if (answered_.size() > bootstrap::kMaxRanks) answered_.pop_front();
+  }
+  // With a secret, an answer takes its handshake's round trip.
+  for (bootstrap::Connection& latecomer : answered_) {
+    if (!latecomer.has_unsent()) continue;
+    static_cast<void>(latecomer.flush());
+    if (!latecomer.has_unsent()) latecomer.finish();
   }
 }
 

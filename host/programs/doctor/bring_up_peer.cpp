@@ -195,6 +195,7 @@ Counters read_counters(const Hca& hca) {
 // Advice for hosts that have not met.
 std::string advice_to_meet(const PeerPlace& place, Status why) {
   if (why == Status::kInvalidArgument) return "give --peer the other host's name or IPv4 address";
+  if (why == Status::kUnsupported) return "give both hosts the same secret by GDX_SECRET_FILE";
   if (why == Status::kBusy) return "give both hosts another --port";
   return "run there within 5 min: " + call_there(place);
 }

@@ -18,6 +18,7 @@
 #include "host/programs/doctor/bring_up.h"
 #include "tests/expected_text.h"
 #include "tests/unit/host/loopback.h"
+#include "tests/unit/host/secret_file.h"
 
 namespace {
 
@@ -93,6 +94,8 @@ std::string text_of(const StepResult& result) {
 
 class Peers : public ::testing::Test {
  protected:
+  test::SecretFile secret_;  // of both hosts
+
   // Makes the host of `rank`; it has met none.
   [[nodiscard]] Bench host(std::uint32_t rank) {
     Bench bench{{}};

@@ -127,6 +127,8 @@ class Connectors : public ::testing::Test {
       options.size = size;
       options.lanes = kLanes;
       options.rules.deadline_ns = deadline_ns;
+      options.secret = secret;
+      options.host = host;
       auto service = ConnectorService::listen(options);
       ASSERT_TRUE(service) << service.error().message;
       identities.push_back((*service)->identity());
@@ -167,6 +169,8 @@ class Connectors : public ::testing::Test {
   }
 
   test::SkippedTime time;
+  bootstrap::Secret::Ptr secret = bootstrap::Secret::make().value();
+  std::string host = "127.0.0.1";
   std::vector<std::unique_ptr<Books>> books;
   std::vector<std::vector<std::uint32_t>> asked;
   std::vector<ConnectorIdentity> identities;
@@ -227,6 +231,7 @@ TEST_F(Connectors, rank_that_has_ended_is_named_and_the_others_connect) {
 
 // 40 pairs at one rank, whose channels open after 16. Before the 33rd the first is to have reached its peer.
 TEST_F(Connectors, sockets_are_served_while_many_pairs_begin) {
+  secret = nullptr;  // a handshake takes more looks than one
   constexpr std::uint32_t kMany = 20;
   listen(kMany);
   std::atomic<std::uint32_t> created = 0;
@@ -258,6 +263,7 @@ TEST_F(Connectors, time_in_which_a_rank_does_not_run_is_no_time_of_its_peers) {
 }
 
 TEST_F(Connectors, accepted_channel_ends_with_a_machine_that_is_silent) {
+  secret = nullptr;  // the test says a rank's words
   listen(2);
   start();
   auto dialled = bootstrap::connect_to(address(1), monotonic_ns() + kLongNs);
@@ -314,6 +320,7 @@ TEST_F(Connectors, abort_ends_waits_of_the_host_before_and_after_it) {
 }
 
 TEST_F(Connectors, strangers_do_no_harm) {
+  secret = nullptr;  // the test says a rank's words
   listen(2);
   start();
   const auto stranger = [&](const std::string& text) {
@@ -348,8 +355,62 @@ TEST_F(Connectors, strangers_do_no_harm) {
   expect_joined(0, 1, 0);
 }
 
+TEST_F(Connectors, ranks_of_one_host_connect_by_local_sockets) {
+  secret = nullptr;
+  host = "unix:";
+  listen(3);
+  EXPECT_THAT(address(1), testing::StartsWith("unix:"));
+  start();
+  for (std::uint32_t rank = 0; rank < 3; ++rank)
+    ASSERT_TRUE(services[rank]->connect((rank + 1) % 3, 0, kLongNs));
+  for (std::uint32_t rank = 0; rank < 3; ++rank) expect_joined(rank, (rank + 1) % 3, 0);
+}
+
+// With another secret, and with the right one as another rank than its letter says.
+TEST_F(Connectors, dialler_that_does_not_show_its_rank_ends_nothing) {
+  listen(3);
+  start();
+  const auto call = [&](const bootstrap::Secret::Ptr& with, std::uint32_t from) {
+    auto socket = bootstrap::connect_to(address(1), monotonic_ns() + kLongNs);
+    auto connection = bootstrap::Connection::dial(
+        std::move(*socket), with, {bootstrap::FrameType::kConnector, identities[0].token, from}, 1);
+    const auto message = encode_letter({}, {identities[0].token, 0, 3, kLanes}, 1);
+    connection->queue(bootstrap::encode_frame(bootstrap::FrameType::kConnector, from, 0,
+                                              std::as_bytes(std::span(&message, 1))));
+    for (;;) {
+      (void)connection->flush();
+      const auto frame = connection->receive({bootstrap::FrameType::kConnector});
+      if (!frame) return frame.error().message;
+      pollfd ready{connection->socket().value(), connection->events(), 0};
+      EXPECT_TRUE(bootstrap::wait_until({&ready, 1}, monotonic_ns() + kLongNs));
+    }
+  };
+  EXPECT_THAT(call(bootstrap::Secret::make().value(), 0), HasSubstr("does not know this rank's secret"));
+  EXPECT_EQ(call(secret, 2), "closed its connection");
+  EXPECT_TRUE(books[1]->used().empty());
+  ASSERT_TRUE(services[0]->connect(1, 0, kLongNs));
+  expect_joined(0, 1, 0);
+}
+
+TEST_F(Connectors, rank_with_another_secret_is_gone_with_the_reason) {
+  listen(2, 10 * kShortNs);
+  ConnectorOptions options;
+  options.rank = 1;
+  options.size = 2;
+  options.lanes = kLanes;
+  options.secret = bootstrap::Secret::make().value();
+  services[1] = ConnectorService::listen(options).value();
+  identities[1] = services[1]->identity();
+  start();
+  const auto connected = services[0]->connect(1, 0, kLongNs);
+  ASSERT_FALSE(connected);
+  EXPECT_EQ(connected.error().status, Status::kPeerUnreachable);
+  EXPECT_THAT(connected.error().message, HasSubstr("it does not know this rank's secret"));
+}
+
 // A rank that says what a connector never says.
 TEST_F(Connectors, rank_that_contradicts_itself_is_gone) {
+  secret = nullptr;  // the test says a rank's words
   listen(2);
   start();
   auto socket = bootstrap::connect_to(address(1), monotonic_ns() + kLongNs);

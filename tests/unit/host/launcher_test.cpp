@@ -11,6 +11,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <regex>
 #include <sstream>
@@ -18,10 +19,13 @@
 #include <utility>
 #include <vector>
 
+#include "host/bootstrap/admission.h"
+#include "host/bootstrap/world.h"
 #include "host/hca/hca.h"
 #include "host/programs/cli/rank_place.h"
 #include "host/staging/staging_pool.h"
 #include "tests/open_files.h"
+#include "tests/unit/host/secret_file.h"
 
 namespace gdx {
 namespace launcher_test {
@@ -89,14 +93,45 @@ TEST_F(Launcher, rank_0_may_listen_at_the_root_which_is_nobody_elses) {
   unsetenv("LISTEN");
 }
 
+// Program of a rank in the test below.
+TEST(LateRank, DISABLED_joins) {
+  const auto world = World::join(WorldOptions::from_environment().value());
+  ASSERT_FALSE(world);
+  EXPECT_THAT(world.error().message, HasSubstr("ended with status 0 before this rank came"));
+}
+
+// With the secret that the launcher made, with the user's, and without one.
 TEST_F(Launcher, rank_0_ends_well_before_it_listens_others_hear_it) {
-  auto options = shell("", 2);
-  options.command = {"bash", "-c",
-                     "test $GDX_RANK = 0 && exit 0; "
-                     "until exec 9<>/dev/tcp/${GDX_ROOT/:/\\/}; do sleep 0.01; done 2>/dev/null; "
-                     "tail -c 100 <&9 | grep -aq 'ended with status 0 before this rank came' && exit 40"};
+  setenv("SELF", std::filesystem::read_symlink("/proc/self/exe").c_str(), 1);
+  auto options = shell(
+      "test $GDX_RANK = 0 && exit 0; exec \"$SELF\" --gtest_filter=LateRank.DISABLED_joins "
+      "--gtest_also_run_disabled_tests >/dev/null",
+      2);
   options.timeout_ns = 120 * kSecondNs;
-  EXPECT_EQ(status_of(options), 40);
+  EXPECT_EQ(status_of(options), 0);
+  {
+    const test::SecretFile file;
+    EXPECT_EQ(status_of(options), 0);
+  }
+  setenv(kInsecureVariable, "1", 1);
+  EXPECT_EQ(status_of(options), 0);
+  unsetenv(kInsecureVariable);
+  unsetenv("SELF");
+}
+
+// Nobody sees it in arguments or environment: the variable has the number of a descriptor.
+TEST_F(Launcher, ranks_inherit_a_secret_and_a_single_rank_does_not) {
+  const std::string is_secret = "test $(wc -c </proc/self/fd/$GDX_SECRET_FD) = 32";
+  EXPECT_EQ(status_of(shell(is_secret, 2)), 0);
+  EXPECT_EQ(status_of(shell("test $GDX_SECRET_FD -ge 0 && test ${#GDX_SECRET_FD} -lt 5", 2)), 0);
+  EXPECT_EQ(status_of(shell("test -z \"$GDX_SECRET_FD\"", 1)), 0);
+  setenv(kInsecureVariable, "1", 1);
+  EXPECT_EQ(status_of(shell("test -z \"$GDX_SECRET_FD\"", 2)), 0);
+  unsetenv(kInsecureVariable);
+  const test::SecretFile file;
+  EXPECT_EQ(status_of(shell("cmp $GDX_SECRET_FILE /proc/self/fd/$GDX_SECRET_FD", 2)), 0);
+  const test::SecretFile open_to_all(32, 0644);
+  EXPECT_THAT(launch(shell("exit 0", 2)).error().message, HasSubstr("is open to others"));
 }
 
 TEST_F(Launcher, single_rank_gets_no_rank_variables) {

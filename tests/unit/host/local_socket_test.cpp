@@ -173,7 +173,7 @@ TEST(LocalSocket, names_are_one_listeners_and_nobodys_afterwards) {
     EXPECT_EQ(listen_local(own_name("one")).error().status, Status::kBusy);
   }
   EXPECT_EQ(connect_local(own_name("one")).error().status, Status::kNotFound);
-  EXPECT_EQ(listen_local("").error().status, Status::kInvalidArgument);
+  EXPECT_EQ(connect_local("").error().status, Status::kInvalidArgument);
   EXPECT_EQ(connect_local(std::string(200, 'x')).error().status, Status::kInvalidArgument);
 }
 

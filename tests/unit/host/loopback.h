@@ -30,9 +30,11 @@ namespace gdx::test {
 inline constexpr std::uint64_t kLongNs = 120'000'000'000;  // never reached unless a test fails
 inline constexpr std::uint64_t kShortNs = 100'000'000;     // for waits that must run out
 
-// A port of which nobody else is given any while rank 0 may listen there, as the launcher reserves it.
+// A port of which nobody else is given any while rank 0 may listen there, as the launcher reserves it, and
+// the secret of the ranks that meet there.
 struct LoopbackRoot {
-  LoopbackRoot() : socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+  explicit LoopbackRoot(bootstrap::Secret::Ptr shared = bootstrap::Secret::make().value())
+      : secret(std::move(shared)), socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
     const int one = 1;
     EXPECT_EQ(::setsockopt(socket.value(), SOL_SOCKET, SO_REUSEADDR, &one, sizeof one), 0);
     sockaddr_in address{};
@@ -48,9 +50,10 @@ struct LoopbackRoot {
   void listen() const { EXPECT_EQ(::listen(socket.value(), 64), 0); }
   [[nodiscard]] WorldOptions options(std::uint32_t rank, std::uint32_t size,
                                      std::uint64_t timeout_ns = kLongNs) const {
-    return {rank, size, root, timeout_ns};
+    return {rank, size, root, timeout_ns, secret, "this test's"};
   }
 
+  bootstrap::Secret::Ptr secret;
   Descriptor socket;
   std::string root;
 };

@@ -70,7 +70,7 @@ TEST_F(Strangers, give_their_descriptors_to_those_who_come) {
 
 // Another user's connections, as this user's are to a reception of another user.
 TEST_F(Strangers, of_another_user_are_dropped_whatever_they_say) {
-  Reception reception(std::move(listen_on("127.0.0.1").value()), FrameType::kHello, geteuid() + 1);
+  Reception reception(std::move(listen_on("127.0.0.1").value()), {}, nullptr, geteuid() + 1);
   std::vector<pollfd> listener;
   reception.add_to(listener);
   const Descriptor listening(dup(listener.front().fd));
