@@ -19,12 +19,14 @@
 #include <utility>
 
 #include "base/page_size.h"
+#include "base/process_stat.h"
 #include "proto/bootstrap/messages.h"
 
 namespace gdx::bootstrap {
 namespace {
 
 constexpr mode_t kOthers = S_IRWXG | S_IRWXO;
+constexpr int kMostSteps = 64;  // up to the launcher
 constexpr int kSeals = F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL;
 
 tl::unexpected<Error> refuse(std::string why) { return fail(Status::kInvalidArgument, std::move(why)); }
@@ -37,6 +39,14 @@ struct KdfDelete {
 // Takes away a const that the library honours, because its type of parameters has none.
 OSSL_PARAM octets(const char* name, std::span<const std::byte> bytes) {
   return OSSL_PARAM_construct_octet_string(name, const_cast<std::byte*>(bytes.data()), bytes.size());
+}
+
+// Returns whether share() has made the file. Another file that has got the number is taken for no secret,
+// because only a file without a name has seals.
+bool holds_secret(int descriptor) {
+  struct stat found {};
+  return fcntl(descriptor, F_GET_SEALS) == kSeals && fstat(descriptor, &found) == 0 &&
+         found.st_size == static_cast<off_t>(kSecretBytes);
 }
 
 }  // namespace
@@ -97,15 +107,18 @@ Result<Secret::Ptr> Secret::from_file(const std::string& path) {
 }
 
 Result<Secret::Ptr> Secret::from_descriptor(int descriptor) {
-  struct stat found {};
-  // Only a file without a name has seals. So no other file that has got the number is taken for a secret.
-  if (fcntl(descriptor, F_GET_SEALS) != kSeals || fstat(descriptor, &found) != 0 ||
-      found.st_size != static_cast<off_t>(kSecretBytes))
-    return refuse(
-        fmt::format("descriptor {} does not hold the job's secret: a program between gdx run and "
-                    "this rank has closed it; give the secret by GDX_SECRET_FILE",
-                    descriptor));
-  return read(descriptor, fmt::format("the job's secret in descriptor {}", descriptor));
+  if (holds_secret(descriptor))
+    return read(descriptor, fmt::format("the job's secret in descriptor {}", descriptor));
+  pid_t above = getppid();
+  for (int steps = 0; above > 0 && steps < kMostSteps; above = stat_of(above).parent, ++steps) {
+    const std::string path = fmt::format("/proc/{}/fd/{}", above, descriptor);
+    const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+    if (file && holds_secret(file.value())) return read(file.value(), path);
+  }
+  return refuse(
+      fmt::format("descriptor {} does not hold the job's secret, here or in a process above: programs "
+                  "between gdx run and this rank have closed it; give the secret by GDX_SECRET_FILE",
+                  descriptor));
 }
 
 std::string Secret::text() const {

@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -79,16 +80,42 @@ TEST(Secret, shared_one_is_the_same_closed_on_exec_and_cannot_be_changed) {
   }
 }
 
+// Closed by what lies between, and then the number is another file's.
+TEST(Secret, process_above_holds_it_where_the_own_descriptor_was_closed) {
+  const auto secret = made();
+  const auto file = secret->share();
+  ASSERT_TRUE(file) << file.error().message;
+  const auto expected = key(secret);
+  const pid_t pid = fork();
+  if (pid == 0) {
+    const int number = file->value();
+    ::close(number);
+    const pid_t below = fork();
+    if (below == 0) {
+      dup2(open("/dev/null", O_RDONLY | O_CLOEXEC), number);
+      const auto read = Secret::from_descriptor(number);
+      _exit(read && key(*read) == expected ? 0 : 1);
+    }
+    int status = 1;
+    waitpid(below, &status, 0);
+    _exit(status == 0 ? 0 : 1);
+  }
+  int status = 1;
+  ASSERT_EQ(waitpid(pid, &status, 0), pid);
+  EXPECT_EQ(status, 0);
+}
+
 TEST(Secret, other_descriptors_hold_none) {
   const SecretFile file;
   const Descriptor other(open(file.path.c_str(), O_RDONLY | O_CLOEXEC));
   for (const int descriptor : {other.value(), 8191, -1}) {
     const auto read = Secret::from_descriptor(descriptor);
     ASSERT_FALSE(read);
-    EXPECT_EQ(read.error().message,
-              fmt::format("descriptor {} does not hold the job's secret: a program between gdx run and this "
-                          "rank has closed it; give the secret by GDX_SECRET_FILE",
-                          descriptor));
+    EXPECT_EQ(
+        read.error().message,
+        fmt::format("descriptor {} does not hold the job's secret, here or in a process above: programs "
+                    "between gdx run and this rank have closed it; give the secret by GDX_SECRET_FILE",
+                    descriptor));
   }
 }
 
