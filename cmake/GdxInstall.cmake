@@ -44,7 +44,7 @@ function(gdx_write_pkg_config name requires libraries)
 endfunction()
 gdx_write_pkg_config(gdx "libibverbs libmlx5" "-lgdx_device_cpu -lgdx -lboost_context -lpthread")
 # Whoever links the archives needs the libraries below them too.
-gdx_write_pkg_config(gdx-static "libibverbs libmlx5 hwloc libssl" "${archives} -lfmt -lboost_context -ldl -lpthread")
+gdx_write_pkg_config(gdx-static "libibverbs libmlx5 hwloc openssl" "${archives} -lfmt -lboost_context -ldl -lpthread")
 
 get_property(installed GLOBAL PROPERTY gdx_installed)
 list(TRANSFORM installed REPLACE "(.+)" "$<TARGET_FILE:\\1>\n")

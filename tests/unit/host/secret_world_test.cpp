@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <openssl/ssl.h>
+#include <openssl/x509.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -209,6 +211,66 @@ TEST(SecretWorld, flood_of_half_open_handshakes_keeps_no_rank_away) {
   flood.join();
   EXPECT_THAT(log, HasSubstr("dropped a connection: 127.0.0.1:"));
   EXPECT_THAT(log, HasSubstr("those after it are counted alone"));
+}
+
+TEST(SecretWorld, rank_in_its_handshake_keeps_its_place_beside_silent_strangers) {
+  const auto secret = Secret::make().value();
+  auto listener = bootstrap::listen_on("127.0.0.1").value();
+  const std::string address = bootstrap::own_text(listener);
+  bootstrap::Reception reception(std::move(listener), {}, secret);
+  auto rank = Connection::dial(bootstrap::connect_to(address, monotonic_ns() + kLongNs).value(), secret,
+                               {.rank = 1}, 0)
+                  .value();
+  (void)rank.receive({FrameType::kWelcome});
+  for (pollfd answered{rank.socket().value(), POLLIN, 0}; ::poll(&answered, 1, 1) == 0;)
+    ASSERT_TRUE(reception.receive());
+  std::vector<Descriptor> silent;
+  for (std::size_t i = 0; i < 2 * bootstrap::kMaxStrangers; ++i)
+    silent.push_back(bootstrap::connect_to(address, monotonic_ns() + kLongNs).value());
+  while (reception.seen().find("dropped 64 connections") == std::string::npos)
+    ASSERT_TRUE(reception.receive());
+  EXPECT_EQ(open(rank), "");
+  rank.queue(encode_hello(1, 2));
+  EXPECT_TRUE(rank.flush());
+  for (std::size_t arrived = 0; arrived == 0;) {
+    const auto arrivals = reception.receive();
+    ASSERT_TRUE(arrivals);
+    arrived = arrivals->size();
+  }
+}
+
+// Answers one handshake by a certificate of its own, as whoever lacks the secret may.
+void answer_by_certificate(const Descriptor& listener) {
+  const Descriptor socket(::accept(listener.value(), nullptr, nullptr));
+  EVP_PKEY* const key = EVP_EC_gen("P-256");
+  X509* const certificate = X509_new();
+  X509_gmtime_adj(X509_getm_notBefore(certificate), 0);
+  X509_gmtime_adj(X509_getm_notAfter(certificate), 3600);
+  X509_set_pubkey(certificate, key);
+  EXPECT_GT(X509_sign(certificate, key, EVP_sha256()), 0);
+  SSL_CTX* const context = SSL_CTX_new(TLS_server_method());
+  EXPECT_EQ(SSL_CTX_use_certificate(context, certificate), 1);
+  EXPECT_EQ(SSL_CTX_use_PrivateKey(context, key), 1);
+  SSL* const tls = SSL_new(context);
+  SSL_set_fd(tls, socket.value());
+  EXPECT_NE(SSL_accept(tls), 1) << "a rank takes a certificate";
+  SSL_free(tls);
+  SSL_CTX_free(context);
+  X509_free(certificate);
+  EVP_PKEY_free(key);
+}
+
+TEST(SecretWorld, certificate_stands_for_no_secret) {
+  const LoopbackRoot root;
+  root.listen();
+  auto joined = join_in_background(root.options(1, 2));
+  answer_by_certificate(root.socket);
+  const auto world = joined.get();
+  ASSERT_FALSE(world);
+  EXPECT_EQ(world.error().message,
+            fmt::format("rank 0 at {} does not show that it has the job's secret (certificate "
+                        "verify failed)",
+                        root.root));
 }
 
 TEST(SecretWorld, half_open_handshake_expires) {
