@@ -66,10 +66,12 @@
 #include "device/exec/exec.h"
 #include "device/impl/access.h"
 #include "device/impl/flush.h"
+#include "device/impl/noted_call.h"
 #include "device/impl/open_endpoint.h"
 #include "device/impl/open_shared_endpoint.h"
 #include "device/impl/put.h"
 #include "device/options.h"
+#include "device/test.h"
 #include "proto/gpu/memory.h"
 #include "proto/gpu/queue.h"
 #include "proto/status.h"
@@ -160,6 +162,7 @@ namespace gdx {
 template <Mode M = Mode::kAuto, Copy C = Copy::kStores, Scope S, Placement P, Sharing Q>
 GDX_DEVICE Status gdx_put(device::Endpoint<S, P, Q>& endpoint, RemoteMemory to, LocalMemory from,
                           std::uint64_t bytes, device::DoorbellOption<Q> doorbell = {}) {
+  device::impl::note_call<S>("gdx_put", to, from, bytes);
   auto& queue = device::impl::start_call(endpoint);
   return device::impl::put<M, C>(queue, to, from, bytes, device::impl::NoSignal{}, doorbell);
 }
@@ -181,6 +184,7 @@ GDX_DEVICE Status gdx_put_warp(device::Endpoint<Scope::kWarp, P, Q>& endpoint, R
 template <typename T, Scope S, Placement P, Sharing Q>
 GDX_DEVICE Status gdx_put_value(device::Endpoint<S, P, Q>& endpoint, RemoteMemory to, T value,
                                 device::DoorbellOption<Q> doorbell = {}) {
+  device::impl::note_call<S>("gdx_put_value", to, value);
   const device::impl::ValueBits bits = device::impl::bits_of(value);
   auto& queue = device::impl::start_call(endpoint);
   return device::impl::post_one(queue, doorbell, [&](std::uint32_t index) {
@@ -194,6 +198,7 @@ GDX_DEVICE Status gdx_put_value(device::Endpoint<S, P, Q>& endpoint, RemoteMemor
 template <Scope S, Placement P, Sharing Q>
 GDX_DEVICE Status gdx_signal(device::Endpoint<S, P, Q>& endpoint, RemoteMemory signal, std::uint64_t value,
                              SignalOp op = SignalOp::kSet, device::DoorbellOption<Q> doorbell = {}) {
+  device::impl::note_call<S>("gdx_signal", signal, value, op);
   auto& queue = device::impl::start_call(endpoint);
   return device::impl::post_one(queue, doorbell, [&](std::uint32_t index) {
     return device::impl::signal_wqe(queue, index, device::impl::Signal{signal, value, op});
@@ -206,6 +211,7 @@ template <Mode M = Mode::kAuto, Copy C = Copy::kStores, Scope S, Placement P, Sh
 GDX_DEVICE Status gdx_put_signal(device::Endpoint<S, P, Q>& endpoint, RemoteMemory to, LocalMemory from,
                                  std::uint64_t bytes, RemoteMemory signal, std::uint64_t value,
                                  SignalOp op = SignalOp::kSet) {
+  device::impl::note_call<S>("gdx_put_signal", to, from, bytes, signal, value, op);
   auto& queue = device::impl::start_call(endpoint);
   return device::impl::put<M, C>(queue, to, from, bytes, device::impl::Signal{signal, value, op},
                                  Doorbell::kRing);
@@ -215,6 +221,7 @@ GDX_DEVICE Status gdx_put_signal(device::Endpoint<S, P, Q>& endpoint, RemoteMemo
 template <Scope S, Placement P, Sharing Q>
 GDX_DEVICE Status gdx_get(device::Endpoint<S, P, Q>& endpoint, LocalMemory to, RemoteMemory from,
                           std::uint64_t bytes, device::DoorbellOption<Q> doorbell = {}) {
+  device::impl::note_call<S>("gdx_get", to, from, bytes);
   auto& queue = device::impl::start_call(endpoint);
   if (!device::impl::is_message_length(bytes))
     return bytes == 0 ? device::impl::transfer_nothing(queue, doorbell) : Status::kInvalidLength;
@@ -229,6 +236,7 @@ GDX_DEVICE Status gdx_get(device::Endpoint<S, P, Q>& endpoint, LocalMemory to, R
 template <Scope S, Placement P, Sharing Q>
 GDX_DEVICE Status gdx_fetch_add(device::Endpoint<S, P, Q>& endpoint, LocalMemory original,
                                 RemoteMemory target, std::uint64_t add) {
+  device::impl::note_call<S>("gdx_fetch_add", original, target, add);
   auto& queue = device::impl::start_call(endpoint);
   return device::impl::post_one(queue, Doorbell::kRing, [&](std::uint32_t index) {
     return device::impl::atomic_wqe(queue, index, {mlx5::WqeOpcode::kAtomicFetchAdd, add, 0}, target,
@@ -242,6 +250,7 @@ GDX_DEVICE Status gdx_fetch_add(device::Endpoint<S, P, Q>& endpoint, LocalMemory
 template <Scope S, Placement P, Sharing Q>
 GDX_DEVICE Status gdx_compare_swap(device::Endpoint<S, P, Q>& endpoint, LocalMemory original,
                                    RemoteMemory target, std::uint64_t compare, std::uint64_t swap) {
+  device::impl::note_call<S>("gdx_compare_swap", original, target, compare, swap);
   auto& queue = device::impl::start_call(endpoint);
   return device::impl::post_one(queue, Doorbell::kRing, [&](std::uint32_t index) {
     return device::impl::atomic_wqe(queue, index, {mlx5::WqeOpcode::kAtomicCompareSwap, swap, compare},
@@ -265,14 +274,6 @@ GDX_DEVICE Status gdx_flush(device::Endpoint<S, P, Q>& endpoint) {
   return device::impl::flush(device::impl::start_call(endpoint));
 }
 
-// Returns whether the local signal word compares true. After true, payload sent before that signal may be
-// read. Never waits, so the caller bounds a loop around it; gdx_wait is bounded.
-GDX_DEVICE bool gdx_test(const std::uint64_t* signal, Compare how, std::uint64_t value) {
-  if (device::impl::holds(signal, how, value)) return true;
-  exec::yield();
-  return false;
-}
-
 // Waits until the local signal word compares true. `endpoint` leads to the peer that will signal. Probes that
 // peer's NIC by a zero-length WRITE after each probe_after_ns without a signal; scopes that wait on a shared
 // endpoint share the probes. So a dead peer ends the wait with kPeerUnreachable instead of kTimeout. Errors:
@@ -280,6 +281,7 @@ GDX_DEVICE bool gdx_test(const std::uint64_t* signal, Compare how, std::uint64_t
 template <Scope S, Placement P, Sharing Q>
 GDX_DEVICE Status gdx_wait(device::Endpoint<S, P, Q>& endpoint, const std::uint64_t* signal, Compare how,
                            std::uint64_t value) {
+  device::impl::note_call<S>("gdx_wait", signal, how, value);
   return device::impl::wait_signal(device::impl::start_call(endpoint), signal, how, value);
 }
 
@@ -296,5 +298,4 @@ using gdx::gdx_put_signal;
 using gdx::gdx_put_value;
 using gdx::gdx_put_warp;
 using gdx::gdx_signal;
-using gdx::gdx_test;
 using gdx::gdx_wait;

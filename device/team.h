@@ -31,9 +31,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
+#include "device/impl/noted_call.h"
 #include "device/impl/team_wait.h"
 #include "device/options.h"
+#include "device/test.h"
 
 namespace gdx {
 
@@ -43,6 +46,7 @@ namespace gdx {
 template <Mode M = Mode::kAuto, Scope S = Scope::kThread, Placement P = Placement::kHost>
 GDX_DEVICE Status gdx_put(const TeamHandle& team, void* to, const void* from, std::size_t bytes,
                           std::uint32_t rank) {
+  device::impl::note_call<S>("gdx_put", to, from, bytes, rank);
   return device::impl::put_in_team<M, S, P>(
       team, {static_cast<std::byte*>(to), static_cast<const std::byte*>(from), bytes, rank},
       device::impl::NoSignal{});
@@ -53,6 +57,7 @@ template <Mode M = Mode::kAuto, Scope S = Scope::kThread, Placement P = Placemen
 GDX_DEVICE Status gdx_put_signal(const TeamHandle& team, void* to, const void* from, std::size_t bytes,
                                  std::uint64_t* signal, std::uint64_t value, SignalOp op,
                                  std::uint32_t rank) {
+  device::impl::note_call<S>("gdx_put_signal", to, from, bytes, signal, value, op, rank);
   return device::impl::put_in_team<M, S, P>(
       team, {static_cast<std::byte*>(to), static_cast<const std::byte*>(from), bytes, rank},
       device::impl::TeamWord{signal, value, op});
@@ -60,7 +65,9 @@ GDX_DEVICE Status gdx_put_signal(const TeamHandle& team, void* to, const void* f
 
 // Writes one value of 1, 2, 4, 8 or 16 B, which needs no source in memory. Errors: the rules'.
 template <Scope S = Scope::kThread, Placement P = Placement::kHost, typename T>
-GDX_DEVICE Status gdx_put_value(const TeamHandle& team, T* to, T value, std::uint32_t rank) {
+GDX_DEVICE Status gdx_put_value(const TeamHandle& team, T* to, std::remove_cv_t<T> value,
+                                std::uint32_t rank) {
+  device::impl::note_call<S>("gdx_put_value", to, value, rank);
   return device::impl::put_value_in_team<S, P>(team, to, value, rank);
 }
 
@@ -68,6 +75,7 @@ GDX_DEVICE Status gdx_put_value(const TeamHandle& team, T* to, T value, std::uin
 template <Scope S = Scope::kThread, Placement P = Placement::kHost>
 GDX_DEVICE Status gdx_signal(const TeamHandle& team, std::uint64_t* signal, std::uint64_t value, SignalOp op,
                              std::uint32_t rank) {
+  device::impl::note_call<S>("gdx_signal", signal, value, op, rank);
   return device::impl::signal_in_team<S, P>(team, device::impl::TeamWord{signal, value, op}, rank);
 }
 
@@ -76,6 +84,7 @@ GDX_DEVICE Status gdx_signal(const TeamHandle& team, std::uint64_t* signal, std:
 template <Scope S = Scope::kThread, Placement P = Placement::kHost>
 GDX_DEVICE Status gdx_get(const TeamHandle& team, void* to, const void* from, std::size_t bytes,
                           std::uint32_t rank) {
+  device::impl::note_call<S>("gdx_get", to, from, bytes, rank);
   return device::impl::get_in_team<S, P>(
       team, {static_cast<std::byte*>(to), static_cast<const std::byte*>(from), bytes, rank});
 }
@@ -85,6 +94,7 @@ GDX_DEVICE Status gdx_get(const TeamHandle& team, void* to, const void* from, st
 template <Scope S = Scope::kThread, Placement P = Placement::kHost>
 GDX_DEVICE Status gdx_fetch_add(const TeamHandle& team, std::uint64_t* original, std::uint64_t* target,
                                 std::uint64_t add, std::uint32_t rank) {
+  device::impl::note_call<S>("gdx_fetch_add", original, target, add, rank);
   return device::impl::atomic_in_team<S, P>(team, original, target,
                                             {mlx5::WqeOpcode::kAtomicFetchAdd, add, 0}, rank);
 }
@@ -94,6 +104,7 @@ GDX_DEVICE Status gdx_fetch_add(const TeamHandle& team, std::uint64_t* original,
 template <Scope S = Scope::kThread, Placement P = Placement::kHost>
 GDX_DEVICE Status gdx_compare_swap(const TeamHandle& team, std::uint64_t* original, std::uint64_t* target,
                                    std::uint64_t compare, std::uint64_t swap, std::uint32_t rank) {
+  device::impl::note_call<S>("gdx_compare_swap", original, target, compare, swap, rank);
   return device::impl::atomic_in_team<S, P>(team, original, target,
                                             {mlx5::WqeOpcode::kAtomicCompareSwap, swap, compare}, rank);
 }
@@ -103,6 +114,7 @@ GDX_DEVICE Status gdx_compare_swap(const TeamHandle& team, std::uint64_t* origin
 // failure of a connection; kTimeout and kAborted, which leave the team intact.
 template <Scope S = Scope::kThread, Placement P = Placement::kHost>
 GDX_DEVICE Status gdx_flush(const TeamHandle& team, std::uint32_t rank) {
+  device::impl::note_call<S>("gdx_flush", rank);
   if (team.layout != team_layout(P)) return device::impl::layout_status(team.layout);
   return device::impl::scope_by_leader<S>([&] {
     if (rank >= team.size)
@@ -114,6 +126,7 @@ GDX_DEVICE Status gdx_flush(const TeamHandle& team, std::uint32_t rank) {
 // Makes gdx_flush to every rank, within one timeout. Errors: the first failure, after all of them.
 template <Scope S = Scope::kThread, Placement P = Placement::kHost>
 GDX_DEVICE Status gdx_quiet(const TeamHandle& team) {
+  device::impl::note_call<S>("gdx_quiet");
   if (team.layout != team_layout(P)) return device::impl::layout_status(team.layout);
   return device::impl::scope_by_leader<S>([&] {
     if (team.peers == nullptr)  // the lane does not exist
@@ -128,6 +141,7 @@ GDX_DEVICE Status gdx_quiet(const TeamHandle& team) {
 template <Scope S = Scope::kThread, Placement P = Placement::kHost>
 GDX_DEVICE Status gdx_wait(const TeamHandle& team, const std::uint64_t* signal, Compare how,
                            std::uint64_t value, std::uint32_t rank) {
+  device::impl::note_call<S>("gdx_wait", signal, how, value, rank);
   // A rank that does not exist must not stand for "any".
   const std::uint32_t named = rank != kAnyTeamRank ? rank : kAnyTeamRank - 1;
   return device::impl::wait_in_team<S, P>(team, {signal, 1, nullptr, named, how, value});
@@ -138,6 +152,7 @@ GDX_DEVICE Status gdx_wait(const TeamHandle& team, const std::uint64_t* signal, 
 template <Scope S = Scope::kThread, Placement P = Placement::kHost>
 GDX_DEVICE Status gdx_wait(const TeamHandle& team, const std::uint64_t* signal, Compare how,
                            std::uint64_t value) {
+  device::impl::note_call<S>("gdx_wait", signal, how, value);
   return device::impl::wait_in_team<S, P>(team, {signal, 1, nullptr, kAnyTeamRank, how, value});
 }
 
@@ -148,6 +163,7 @@ template <Scope S = Scope::kThread, Placement P = Placement::kHost>
 GDX_DEVICE Status gdx_wait_all(const TeamHandle& team, const std::uint64_t* signals,
                                const std::uint32_t* ranks, std::uint32_t count, Compare how,
                                std::uint64_t value) {
+  device::impl::note_call<S>("gdx_wait_all", signals, ranks, count, how, value);
   return device::impl::scope_by_leader<S>([&] {
     const device::impl::TeamSignals all{signals, count, ranks, kAnyTeamRank, how, value};
     if (count == 0 && team.layout == team_layout(P)) return Status::kOk;
@@ -163,6 +179,7 @@ template <Scope S = Scope::kThread, Placement P = Placement::kHost>
 GDX_DEVICE Status gdx_wait_any(const TeamHandle& team, const std::uint64_t* signals,
                                const std::uint32_t* ranks, std::uint32_t count, Compare how,
                                std::uint64_t value, std::uint32_t* index, std::uint32_t from = 0) {
+  device::impl::note_call<S>("gdx_wait_any", signals, ranks, count, how, value, from);
   std::uint32_t found = 0;
   const Status status = device::impl::scope_by_leader<S>([&] {
     const device::impl::TeamSignals any{signals, count, ranks, kAnyTeamRank, how, value};

@@ -26,6 +26,7 @@
 namespace gdx::exec {
 
 inline constexpr bool kOnGpu = false;
+inline constexpr bool kComparesCalls = true;
 
 struct Halves {
   std::uint32_t low;
@@ -62,6 +63,12 @@ void gather(bool all_wait = false) {
   if (all_wait) return sync<S>();
   note_gather(S);
   sync_leader(S);
+}
+
+template <Scope S>
+bool calls_agree() {
+  if constexpr (S == Scope::kThread) return true;
+  return calls_agree(S);
 }
 
 template <Scope S>

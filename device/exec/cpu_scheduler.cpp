@@ -46,6 +46,9 @@ std::atomic<bool> has_shared_variables{false};
 struct Meetings {
   std::uint32_t broadcasts = 0;
   std::atomic<std::uint32_t> gathers{0};  // scheduler and leader read it
+  // The newest call, which the leader compares.
+  std::atomic<const char*> call{nullptr};
+  std::atomic<std::uint64_t> arguments{0};
 };
 
 struct Fiber;
@@ -563,6 +566,39 @@ bool note_shared_variables() {
 }
 
 void sync_leader(Scope scope) { current_worker->meet_leader(*current_worker->running(), scope); }
+
+void note_call(Scope scope, const char* name, std::uint64_t arguments) {
+  Fiber& self = *current_worker->running();
+  Meetings& mine = scope == Scope::kWarp ? self.in_warp : self.in_block;
+  mine.call.store(name, std::memory_order_relaxed);
+  mine.arguments.store(arguments, std::memory_order_relaxed);
+}
+
+bool calls_agree(Scope scope) {
+  const Fiber& self = *current_worker->running();
+  const auto meetings = [scope](const Fiber& of) -> const Meetings& {
+    return scope == Scope::kWarp ? of.in_warp : of.in_block;
+  };
+  const char* const call = meetings(self).call.load(std::memory_order_relaxed);
+  const std::uint64_t arguments = meetings(self).arguments.load(std::memory_order_relaxed);
+  for (const Fiber& fiber : self.block->fibers) {
+    if ((scope == Scope::kWarp && fiber.warp != self.warp) || state_of(fiber) == FiberState::kDone) continue;
+    const Meetings& other = meetings(fiber);
+    if (other.call.load(std::memory_order_relaxed) == call &&
+        other.arguments.load(std::memory_order_relaxed) == arguments)
+      continue;
+    const char* const others = other.call.load(std::memory_order_relaxed);
+    std::fprintf(stderr,
+                 "gdx: %s: thread %u of block %u calls %s with other arguments than thread %u; all threads "
+                 "of a %s make "
+                 "one call together, with equal arguments\n",
+                 call == nullptr ? "no call" : call, fiber.context.linear_index, self.block->index,
+                 others == nullptr ? "nothing" : others, self.context.linear_index,
+                 scope == Scope::kWarp ? "warp" : "block");
+    return false;
+  }
+  return true;
+}
 
 std::atomic<std::uint32_t>& broadcast_slot(Scope scope) {
   Fiber& self = *current_worker->running();

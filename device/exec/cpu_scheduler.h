@@ -76,6 +76,12 @@ void sync_warp(std::uint32_t lanes = kAllLanes);
 // Thread 0 of the scope waits until every thread has called; the others return at once. What they stored
 // before is visible to thread 0 afterwards.
 void sync_leader(Scope scope);
+// Notes that this thread makes the call `name`, whose pointer tells calls apart, with `arguments`, a mix of
+// them.
+void note_call(Scope scope, const char* name, std::uint64_t arguments);
+// Returns whether the newest calls that all threads of the scope have noted are alike. Else it names one that
+// is not, on stderr. For thread 0, after sync_leader.
+[[nodiscard]] bool calls_agree(Scope scope);
 // A word of the scope for one exchange, which one barrier ends. Every thread of the scope requests it once an
 // exchange. The next exchange uses another word, so after its barrier all threads have read this word.
 [[nodiscard]] std::atomic<std::uint32_t>& broadcast_slot(Scope scope);

@@ -24,6 +24,11 @@ extern "C" const int gdx_kernels_are_cuda = 1;
 namespace gdx::exec {
 
 inline constexpr bool kOnGpu = true;
+#ifdef GDX_CHECK_ARGUMENTS
+inline constexpr bool kComparesCalls = true;
+#else
+inline constexpr bool kComparesCalls = false;
+#endif
 
 struct Halves {
   std::uint32_t low;
@@ -69,6 +74,26 @@ GDX_DEVICE void sync() {
 template <Scope S>
 GDX_DEVICE void gather(bool /*all_wait*/ = false) {
   sync<S>();
+}
+
+// Ends the kernel where threads of a scope make a call with different arguments. `arguments`: a mix of them.
+GDX_DEVICE void note_call(Scope scope, const char* name, std::uint64_t arguments) {
+  int equal = 1;
+  __match_all_sync(kWarpMask, static_cast<unsigned long long>(arguments), &equal);
+  if (scope == Scope::kBlock) {
+    __shared__ std::uint64_t first;
+    if (linear_thread() == 0) first = arguments;
+    __syncthreads();
+    equal = __syncthreads_and(first == arguments);
+  }
+  if (equal != 0) return;
+  printf("gdx: %s: thread %u of block %u is in a scope whose threads give different arguments\n", name,
+         linear_thread(), blockIdx.x);
+  __trap();
+}
+template <Scope S>
+GDX_DEVICE constexpr bool calls_agree() {
+  return true;
 }
 
 template <Scope S>

@@ -35,7 +35,7 @@ GDX_DEVICE Decision decide_by_leader(Queue& queue, Decide decide) {
   exec::gather<S>();
   std::uint32_t word = 0;
   if (queue.is_leader()) {
-    const Decision mine = decide();
+    const Decision mine = exec::calls_agree<S>() ? decide() : Decision{Status::kInvalidArgument, 0};
     word = static_cast<std::uint32_t>(mine.status) << 16 | mine.value;
   }
   word = exec::broadcast<S>(word);
@@ -49,7 +49,8 @@ template <Scope S, typename Call>
 GDX_DEVICE Status scope_by_leader(Call call) {
   exec::gather<S>();
   std::uint32_t status = 0;
-  if (exec::thread_rank<S>() == 0) status = static_cast<std::uint32_t>(call());
+  if (exec::thread_rank<S>() == 0)
+    status = static_cast<std::uint32_t>(exec::calls_agree<S>() ? call() : Status::kInvalidArgument);
   return static_cast<Status>(exec::broadcast<S>(status));
 }
 // The same on a queue, which keeps the failure.
@@ -57,7 +58,10 @@ template <typename Queue, typename Call>
 GDX_DEVICE Status by_leader(Queue& queue, Call call) {
   exec::gather<Queue::kScope>();
   std::uint32_t status = 0;
-  if (queue.is_leader()) status = static_cast<std::uint32_t>(call());
+  if (queue.is_leader()) {
+    status =
+        static_cast<std::uint32_t>(exec::calls_agree<Queue::kScope>() ? call() : Status::kInvalidArgument);
+  }
   const auto decided = static_cast<Status>(exec::broadcast<Queue::kScope>(status));
   if (Queue::kScope != Scope::kThread && decided != Status::kOk) queue.latch_status(decided);
   return decided;

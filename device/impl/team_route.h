@@ -123,8 +123,11 @@ GDX_DEVICE std::uint32_t decide_way(const TeamHandle& team, TeamPeer* peer, bool
   if (exec::thread_rank<S>() == 0) {
     const PeerWay way = way_of(*peer);
     outcome = outcome_of(way);
-    if (!has_queue(way) && (by_queue || way != PeerWay::kMapped)) [[unlikely]]
+    if (!exec::calls_agree<S>()) {
+      outcome = outcome_of(Status::kInvalidArgument);
+    } else if (!has_queue(way) && (by_queue || way != PeerWay::kMapped)) [[unlikely]] {
       outcome = await_peer(team.copy, peer, by_queue);
+    }
   }
   return exec::broadcast<S>(outcome);
 }

@@ -147,6 +147,38 @@ TEST_P(TeamKernels, lane_that_does_not_exist_and_a_closed_team_are_refused_at_on
   refused_by(handle);
 }
 
+// Only the leader's arguments would count, and the other lanes' puts be lost.
+TEST_P(TeamKernels, lanes_that_give_different_arguments_are_refused_by_the_name_of_the_call) {
+  Team team = make_team(GetParam());
+  const std::uint32_t next = (team.rank() + 1) % team.size();
+  auto* const from = must(team.allocate<std::uint64_t>(32));
+  auto* const to = must(team.allocate<std::uint64_t>(32));
+  std::fill_n(from, 32, 7);
+  std::vector<Status> ends(32, Status::kPending);
+  const auto run = [&](std::uint32_t stride) {
+    const auto kernel = [&](const TeamHandle& handle) {
+      const std::uint32_t lane = threadIdx.x;
+      ends[lane] =
+          gdx_put<Mode::kAuto, Scope::kWarp>(handle, to + lane * stride, from + lane * stride, 8, next);
+    };
+    ::testing::internal::CaptureStderr();
+    const Status launched = exec::launch({.block = {32}}, kernel, team.handle());
+    const std::string said = ::testing::internal::GetCapturedStderr();
+    EXPECT_EQ(launched, Status::kOk);
+    return said;
+  };
+  EXPECT_NE(run(1).find("gdx: gdx_put: thread 1 of block 0 calls gdx_put with other arguments than thread 0"),
+            std::string::npos);
+  EXPECT_EQ(ends, std::vector<Status>(32, Status::kInvalidArgument));
+  must(team.barrier());
+  EXPECT_EQ(std::count(to, to + 32, 0u), 32) << "nothing was sent";
+  must(team.barrier());
+  EXPECT_EQ(run(0), "");
+  EXPECT_EQ(ends, std::vector<Status>(32, Status::kOk)) << team.describe_fault();
+  must(team.barrier());
+  EXPECT_EQ(to[0], 7u);
+}
+
 // The last rank adds to its own word, the first to the same, and no add is lost. Where ways are mixed, the
 // one could by a processor, and the other only by the NIC. The HCA runs on a thread of its own, beside the
 // kernel.
