@@ -215,6 +215,7 @@ TEST_F(Launch, place_on_the_host_is_the_launchers) {
   EXPECT_EQ(slurm("4"), std::pair(1u, 4u));
   EXPECT_EQ(slurm("2(x2)"), std::pair(1u, 2u));
   EXPECT_EQ(slurm("1,3"), std::pair(1u, 3u));
+  EXPECT_EQ(slurm("3,1"), std::pair(1u, 3u));
   EXPECT_EQ(slurm("many"), std::pair(1u, 99u));
   EXPECT_EQ(local(with(kTorch, {{"LOCAL_RANK", "3"}})), std::pair(3u, 4u));
   EXPECT_EQ(local({{"PMIX_RANK", "0"},
@@ -289,6 +290,10 @@ TEST_F(Launch, pmi_that_refuses_ends_or_is_mute_is_an_error_in_time) {
     auto refused = first;
     refused.emplace_back("cmd=none rc=-1 msg=no\n");
     EXPECT_THAT(told(refused, true), HasSubstr("answers 'cmd=none rc=-1 msg=no' to 'cmd=")) << count;
+    const std::string name = met[count].substr(0, met[count].find_first_of(" \n"));
+    auto unsuccessful = first;
+    unsuccessful.push_back(name + " rc=-1\n");
+    EXPECT_THAT(told(unsuccessful, true), HasSubstr("answers '" + name + " rc=-1' to 'cmd=")) << count;
     auto endless = first;
     endless.emplace_back(8192, 'x');
     EXPECT_THAT(told(endless, true), HasSubstr("no line of PMI-1")) << count;
