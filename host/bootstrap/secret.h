@@ -31,9 +31,9 @@ class Secret {
   // Reads text(), as a launcher's store has carried it. Errors: kVersionMismatch (it is none); kNoMemory.
   [[nodiscard]] static Result<Ptr> from_text(const std::string& text);
   // Reads what share() returned, perhaps in another process. The descriptor stays open, because programs that
-  // this one starts may need it. Where a program in between has closed it, as sudo and Python's subprocess do,
-  // that of a process above this one is opened, by /proc. Errors: kInvalidArgument (nobody above has it, or
-  // lets this user see it); kNoMemory.
+  // this one starts may need it. Where a program in between has closed it, as sudo and Python's subprocess
+  // do, that of a process above this one is opened, by /proc. Errors: kInvalidArgument (nobody above has it,
+  // or lets this user see it); kNoMemory.
   [[nodiscard]] static Result<Ptr> from_descriptor(int descriptor);
 
   Secret(const Secret&) = delete;
