@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/clock.h"
@@ -33,6 +34,7 @@ constexpr std::uint64_t kTurns = 100;     // round trips of a sample
 constexpr std::uint64_t kPutsOfMiB = 32;  // of a sample
 constexpr std::uint64_t kTimeoutNs = 60'000'000'000;
 constexpr std::uint32_t kInFlight = 64;
+constexpr std::uint32_t kFruitlessPolls = 100;
 
 class Rank {
  public:
@@ -169,6 +171,9 @@ class Rank {
   void poll_raw() {
     events_.clear();
     or_exit(raw_->poll(events_));
+    // Gives the processor up after some 30 us in vain, as kernels of the CPU layer do.
+    fruitless_ = events_.empty() ? fruitless_ + 1 : 0;
+    if (fruitless_ > kFruitlessPolls) std::this_thread::yield();
     in_flight_ -= static_cast<std::uint32_t>(events_.size());
   }
   void drain_raw() {
@@ -191,6 +196,7 @@ class Rank {
   std::array<PortContext, kInFlight> contexts_{};
   std::uint32_t next_context_ = 0;
   std::uint32_t in_flight_ = 0;
+  std::uint32_t fruitless_ = 0;
   std::uint64_t sent_ = 0;
   std::uint64_t expected_ = 0;
   std::vector<PortEvent> events_;

@@ -57,8 +57,9 @@ class LibfabricPort final : public Port {
   Result<void> poll(std::vector<PortEvent>& events) override;
 
  private:
+  // Takes `made` by reference, because the call whose result is `error` sets it.
   template <typename Made>
-  Result<void> keep(int error, const char* what, Made* made) {
+  Result<void> keep(int error, const char* what, Made* const& made) {
     if (error != 0) return tl::unexpected(error_of(what, error, traits_.provider));
     owners_.emplace_back(&made->fid);
     return {};

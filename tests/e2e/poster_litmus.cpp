@@ -354,7 +354,7 @@ void atomics(const Rank& self) {
 }
 
 int run(const Arguments& arguments, std::uint32_t rank, int other) {
-  auto& self = *new Rank(arguments, rank, other);  // for the watching thread, too
+  static Rank& self = *new Rank(arguments, rank, other);  // for the watching thread, too
   self.meet();
   const std::map<std::string, std::function<void(Rank&)>> tests{{"payload_and_signal", payload_and_signal},
                                                                 {"signal_and_signal", signal_and_signal},

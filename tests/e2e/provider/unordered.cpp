@@ -57,7 +57,7 @@ struct World {
                              : std::strtoull(std::getenv("UNORDERED_SEED"), nullptr, 10)};
 };
 World& world() {
-  static auto& instance = *new World;
+  static World instance;
   return instance;
 }
 
@@ -158,7 +158,8 @@ int bind_endpoint(fid* object, fid* other, std::uint64_t flags) {
   const std::lock_guard lock(world().mutex);
   endpoint.queue = reinterpret_cast<fid_cq*>(other);
   auto& queue = world().queues[endpoint.queue];
-  if (queue != nullptr) return 0;
+  // A queue that is gone may have lain at this address.
+  if (queue != nullptr && endpoint.queue->ops == &queue->own_calls) return 0;
   queue = std::make_unique<Queue>();
   queue->calls = *endpoint.queue->ops;
   queue->own_calls = queue->calls;
@@ -174,9 +175,6 @@ int close_endpoint(fid* object) {
     const auto found = world().endpoints.find(reinterpret_cast<fid_ep*>(object));
     endpoint = std::move(found->second);
     world().endpoints.erase(found);
-    // Another queue may come to lie at its address.
-    world().queues.erase(endpoint->queue);
-    if (endpoint->queue != nullptr) endpoint->queue->ops->read = nullptr;
   }
   return endpoint->fid_calls.close(object);
 }

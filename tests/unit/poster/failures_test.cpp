@@ -116,7 +116,12 @@ TEST_P(PosterFailures, put_and_signal_arrive) {
 TEST_P(PosterFailures, dead_peer_is_unreachable_and_its_commands_end) {
   ASSERT_EQ(post(put()), Status::kOk);
   ASSERT_EQ(flush(), Status::kOk);
-  posters_[1].reset();
+  // With an endpoint of this process shm's memory would go, which the other one still uses.
+  if (GetParam() == "shm") {
+    posters_[1]->stop();
+  } else {
+    posters_[1].reset();
+  }
   hurries = true;
   ASSERT_EQ(post(put()), Status::kOk);
   const Status status = flush();
