@@ -136,7 +136,7 @@ TEST_P(PosterFailures, dead_peer_is_unreachable_and_its_commands_end) {
 TEST_P(PosterFailures, key_that_the_peer_does_not_know_is_an_error_of_the_provider) {
   make(ExecutorOptions{}, [](agent::Card& card) { card.windows[0].key ^= 1; });
   ASSERT_EQ(post(put()), Status::kOk);
-  hurries = GetParam() == "shm";  // whose provider tells nothing
+  hurries = GetParam() == "shm";  // no error comes
   EXPECT_NE(flush(), Status::kOk);
   EXPECT_THAT(posters_[0]->describe_fault(0), HasSubstr("to rank 1"));
   EXPECT_EQ(heaps_[1], std::vector<std::byte>(kHeapBytes));
