@@ -50,7 +50,12 @@ struct LoopbackRoot {
   void listen() const { EXPECT_EQ(::listen(socket.value(), 64), 0); }
   [[nodiscard]] WorldOptions options(std::uint32_t rank, std::uint32_t size,
                                      std::uint64_t timeout_ns = kLongNs) const {
-    return {rank, size, root, timeout_ns, secret, "this test's"};
+    return {.rank = rank,
+            .size = size,
+            .root = root,
+            .timeout_ns = timeout_ns,
+            .secret = secret,
+            .secret_readers = "this test's"};
   }
 
   bootstrap::Secret::Ptr secret;
