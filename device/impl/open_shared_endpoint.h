@@ -34,7 +34,7 @@ GDX_OUT_OF_LINE Status wait_shared_blocks(QueueState* state, std::uint32_t goal)
   return F == OnFailure::kReturn || status == Status::kOk ? status : give_back_shared(state);
 }
 template <Placement Observed, OnFailure F>
-GDX_OUT_OF_LINE Status publish_shared_late(QueueState* state, std::uint32_t first, std::uint32_t end,
+GDX_OUT_OF_LINE Status publish_late_shared(QueueState* state, std::uint32_t first, std::uint32_t end,
                                            std::uint64_t doorbell_value) {
   const Status status = publish_late<Observed>(state, first, end, doorbell_value);
   return F == OnFailure::kReturn || status == Status::kOk ? status : give_back_shared(state);
@@ -156,7 +156,7 @@ class OpenSharedEndpoint {
   GDX_DEVICE Status publish_to(std::uint32_t first, std::uint32_t end, std::uint64_t doorbell_value) const {
     QueueState& state = *handle_.state;
     if (!is_next_and_last(first, end))
-      return impl::publish_shared_late<Observed, F>(&state, first, end, doorbell_value);
+      return impl::publish_late_shared<Observed, F>(&state, first, end, doorbell_value);
     impl::publish_in_turn<Observed>(handle_, state, end, doorbell_value);
     return Status::kOk;
   }
