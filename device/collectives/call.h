@@ -49,7 +49,7 @@ GDX_DEVICE CollectiveCall begin_call(const TeamHandle& team) {
     return {record_fault(team.copy, Status::kInvalidArgument, team.size, nullptr, 0), 0};  // no such lane
   }
   std::uint64_t number = 0;
-  const Status status = shared_by_leader<S>([&] { return take_call(team, &number); });
+  const Status status = scope_by_leader<S>([&] { return take_call(team, &number); });
   const std::uint32_t low = exec::broadcast<S>(exec::split(number).low);
   const std::uint32_t high = exec::broadcast<S>(exec::split(number).high);
   return {status, exec::join(low, high) << kStepBits};
@@ -58,7 +58,7 @@ GDX_DEVICE CollectiveCall begin_call(const TeamHandle& team) {
 // Ends a call. After a failure the lane's ranks disagree on how far they are, so later calls are refused.
 template <Scope S>
 GDX_DEVICE Status end_call(const TeamHandle& team, Status status) {
-  return shared_by_leader<S>([&] {
+  return scope_by_leader<S>([&] {
     TeamAreaWords& words = area_words(team);
     if (status != Status::kOk) exec::publish(&words.failure, static_cast<std::uint64_t>(status));
     exec::publish(&words.busy, 0);

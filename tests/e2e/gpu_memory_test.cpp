@@ -294,7 +294,7 @@ TEST_P(InGpuMemory, host_flushes_a_shared_endpoint_and_is_told_of_what_failed) {
   const auto deadline_ns = [] { return monotonic_ns() + 60'000'000'000; };
   const auto signal = [&](RemoteMemory to, std::uint32_t count) {
     const auto kernel = [&](EndpointHandle handle) {
-      device::SharedEndpoint<Placement::kGpu> ep(handle);
+      device::SharedEndpoint<Scope::kThread, Placement::kGpu> ep(handle);
       for (std::uint32_t i = 0; i < count; ++i) ASSERT_EQ(gdx_signal(ep, to, 1, SignalOp::kAdd), Status::kOk);
     };
     ASSERT_EQ(exec::launch({.block = {1}, .progress = progress}, kernel, a_.handle()), Status::kOk);

@@ -131,7 +131,7 @@ TEST_F(Launcher, ranks_inherit_a_secret_and_a_single_rank_does_not) {
   const test::SecretFile file;
   EXPECT_EQ(status_of(shell("cmp $GDX_SECRET_FILE /proc/self/fd/$GDX_SECRET_FD", 2)), 0);
   const test::SecretFile open_to_all(32, 0644);
-  EXPECT_THAT(launch(shell("exit 0", 2)).error().message, HasSubstr("is open to others"));
+  EXPECT_THAT(run_ranks(shell("exit 0", 2)).error().message, HasSubstr("is open to others"));
 }
 
 TEST_F(Launcher, single_rank_gets_no_rank_variables) {
