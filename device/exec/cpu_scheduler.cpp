@@ -13,13 +13,13 @@
 #include <memory>
 #include <new>
 #include <optional>
-#include <semaphore>
 #include <string>
 #include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "device/exec/carrier.h"
 #include "device/exec/fiber_annotations.h"
 #include "device/exec/nic_stores.h"
 #include "device/exec/spare_stack.h"
@@ -90,34 +90,6 @@ struct Fiber {
   ctx::detail::fcontext_t back = nullptr;        // the fiber's way out
   ctx::stack_context stack;
   FiberAnnotation annotation;
-};
-
-// A host thread that works while another waits for it.
-class Carrier {
- public:
-  ~Carrier() {
-    work_ = nullptr;
-    begin_.release();
-    thread_.join();
-  }
-  void run(const std::function<void()>& work) {
-    work_ = &work;
-    begin_.release();
-    end_.acquire();
-  }
-
- private:
-  void serve() {
-    for (begin_.acquire(); work_ != nullptr; begin_.acquire()) {
-      (*work_)();
-      end_.release();
-    }
-  }
-
-  const std::function<void()>* work_ = nullptr;
-  std::binary_semaphore begin_{0};
-  std::binary_semaphore end_{0};
-  std::thread thread_{[this] { serve(); }};
 };
 
 struct FreeShared {
@@ -195,10 +167,6 @@ thread_local SpareStack spare_stack(kStackBytes);
 FiberState state_of(const Fiber& fiber) { return fiber.state.load(std::memory_order_relaxed); }
 void set_state(Fiber& fiber, FiberState state) { fiber.state.store(state, std::memory_order_relaxed); }
 
-Dim3 unflatten(unsigned linear, const Dim3& size) {
-  return {linear % size.x, linear / size.x % size.y, linear / size.x / size.y};
-}
-
 void Worker::add_block(unsigned index) {
   Block& block = blocks_.emplace_back();
   block.index = index;
@@ -218,8 +186,7 @@ void Worker::add_block(unsigned index) {
     Fiber& fiber = block.fibers.emplace_back();
     fiber.block = &block;
     fiber.warp = &block.warps.back();
-    fiber.context = {unflatten(t, config_.block), unflatten(index, config_.grid), config_.block, config_.grid,
-                     t};
+    fiber.context = {config_.block.place(t), config_.grid.place(index), config_.block, config_.grid, t};
     ++alive_;
   }
 }
@@ -576,28 +543,25 @@ void note_call(Scope scope, const char* name, std::uint64_t arguments) {
 
 bool calls_agree(Scope scope) {
   const Fiber& self = *current_worker->running();
-  const auto meetings = [scope](const Fiber& of) -> const Meetings& {
-    return scope == Scope::kWarp ? of.in_warp : of.in_block;
+  const bool of_warp = scope == Scope::kWarp;
+  const auto call_of = [of_warp](const Fiber& fiber) {
+    const Meetings& meetings = of_warp ? fiber.in_warp : fiber.in_block;
+    return std::pair(meetings.call.load(std::memory_order_relaxed),
+                     meetings.arguments.load(std::memory_order_relaxed));
   };
-  const char* const call = meetings(self).call.load(std::memory_order_relaxed);
-  const std::uint64_t arguments = meetings(self).arguments.load(std::memory_order_relaxed);
-  for (const Fiber& fiber : self.block->fibers) {
-    if ((scope == Scope::kWarp && fiber.warp != self.warp) || state_of(fiber) == FiberState::kDone) continue;
-    const Meetings& other = meetings(fiber);
-    if (other.call.load(std::memory_order_relaxed) == call &&
-        other.arguments.load(std::memory_order_relaxed) == arguments)
-      continue;
-    const char* const others = other.call.load(std::memory_order_relaxed);
-    std::fprintf(stderr,
-                 "gdx: %s: thread %u of block %u calls %s with other arguments than thread %u; all threads "
-                 "of a %s make "
-                 "one call together, with equal arguments\n",
-                 call == nullptr ? "no call" : call, fiber.context.linear_index, self.block->index,
-                 others == nullptr ? "nothing" : others, self.context.linear_index,
-                 scope == Scope::kWarp ? "warp" : "block");
-    return false;
-  }
-  return true;
+  const auto mine = call_of(self);
+  const auto other = std::ranges::find_if(self.block->fibers, [&](const Fiber& fiber) {
+    const bool meets = (!of_warp || fiber.warp == self.warp) && state_of(fiber) != FiberState::kDone;
+    return meets && call_of(fiber) != mine;
+  });
+  if (other == self.block->fibers.end()) return true;
+  const auto name = [](const char* call) { return call == nullptr ? "nothing" : call; };
+  std::fprintf(stderr,
+               "gdx: %s: thread %u of block %u calls %s with other arguments than thread %u; all threads of "
+               "a %s make one call together, with equal arguments\n",
+               name(mine.first), other->context.linear_index, self.block->index, name(call_of(*other).first),
+               self.context.linear_index, of_warp ? "warp" : "block");
+  return false;
 }
 
 std::atomic<std::uint32_t>& broadcast_slot(Scope scope) {

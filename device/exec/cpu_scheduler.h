@@ -22,6 +22,8 @@ struct Dim3 {
   constexpr Dim3(unsigned width = 1, unsigned height = 1, unsigned depth = 1)
       : x(width), y(height), z(depth) {}
   [[nodiscard]] unsigned count() const { return x * y * z; }
+  // Returns the indexes of element `linear` of so many.
+  [[nodiscard]] Dim3 place(unsigned linear) const { return {linear % x, linear / x % y, linear / x / y}; }
 };
 
 struct LaunchConfig {

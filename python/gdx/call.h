@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "base/clock.h"
-#include "device/team/team.h"
+#include "device/team.h"
 #include "host/gdx.h"
 
 namespace gdx::python {

@@ -24,8 +24,8 @@ TEST(TeamByDefault, one_call_sets_up_everything) {
   EXPECT_EQ(handle.lanes, 1u);
   EXPECT_EQ(handle.window_count, 1u);
   EXPECT_EQ(handle.most_bytes, kHeapBytes);
-  EXPECT_EQ(handle.windows[0].address, team.heap().data());
-  EXPECT_EQ(handle.windows[0].bytes, kHeapBytes);
+  EXPECT_EQ(handle.windows[0].address, handle.area);
+  EXPECT_EQ(handle.windows[0].address + handle.windows[0].bytes, team.heap().data() + kHeapBytes);
   EXPECT_EQ(*handle.abort, 0u);
   for (std::uint32_t rank = 0; rank < handle.size; ++rank) {
     EXPECT_EQ(std::atomic_ref(*handle.peers[rank].asked).load(), 0u);
@@ -70,14 +70,14 @@ TEST_F(TeamOfRanks, ranks_of_a_node_are_direct_and_atomics_are_the_processors) {
   const TeamHandle handle = team.handle();
   EXPECT_EQ(handle.atomics, TeamAtomics::kProcessor);
   auto* const ranks = must(team.allocate<std::uint64_t>(team.size()));
-  const std::uint64_t offset = reinterpret_cast<std::byte*>(ranks) - team.heap().data();
+  const std::uint64_t offset = reinterpret_cast<std::byte*>(ranks) - handle.windows[0].address;
   for (std::uint32_t rank = 0; rank < team.size(); ++rank) {
     EXPECT_EQ(team.way(rank), PeerWay::kMapped);
     std::byte* const mapped = handle.peers[rank].windows[0].mapped;
     ASSERT_NE(mapped, nullptr);
     reinterpret_cast<std::uint64_t*>(mapped + offset)[team.rank()] = 100 + team.rank();
   }
-  EXPECT_EQ(handle.peers[team.rank()].windows[0].mapped, team.heap().data());
+  EXPECT_EQ(handle.peers[team.rank()].windows[0].mapped, handle.area);
   ASSERT_TRUE(team.barrier());
   for (std::uint32_t rank = 0; rank < team.size(); ++rank) EXPECT_EQ(ranks[rank], 100 + rank);
 }
@@ -100,7 +100,7 @@ TEST_F(TeamOfRanks, every_endpoint_reaches_its_rank_and_this_one) {
   const std::uint32_t size = team.size();
   EXPECT_EQ(team.connections(), 2 * size);
   auto* const words = must(team.allocate<std::uint64_t>(2 * size));
-  const std::uint64_t offset = reinterpret_cast<std::byte*>(words) - team.heap().data();
+  const std::uint64_t offset = reinterpret_cast<std::byte*>(words) - team.handle().windows[0].address;
   std::vector<Status> ends(2 * size);
   const auto kernel = [&](const TeamHandle& handle) {
     const TeamPeer& peer = handle.peers[threadIdx.x];
@@ -132,7 +132,7 @@ TEST_F(TeamOfRanks, fault_is_described_with_the_rank) {
     static_cast<void>(gdx_flush(endpoint));  // the endpoint's description tells how it ended
     handle.fault->status = Status::kRemoteAccess;
     handle.fault->rank = next;
-    handle.fault->address = reinterpret_cast<std::uintptr_t>(handle.windows[0].address + 128);
+    handle.fault->address = reinterpret_cast<std::uintptr_t>(team.heap().data() + 128);
     handle.fault->bytes = 8;
   };
   const exec::LaunchConfig config{.grid = {1}, .block = {1}, .progress = progress};

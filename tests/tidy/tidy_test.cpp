@@ -72,7 +72,7 @@ const std::vector<Layer>& layers() {
       {"host",
        {"host/team", "host/direct", "host/queue", "host/staging", "host/memory", "host/hca", "host/gpu",
         "host/bootstrap", "base"}},
-      {"python", {"call.h", "host", "device/team", "base"}},
+      {"python", {"call.h", "host", "device", "base"}},
       {"host/programs/calibrate",
        {"host", "host/staging", "host/calibration", "host/hca", "host/gpu", "device", "device/impl", "base",
         "proto"}},

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/commit.h"
+#include "host/bootstrap/admission.h"
 #include "host/programs/doctor/bring_up.h"
 #include "host/programs/doctor/endpoint_pair.h"
 #include "host/programs/doctor/kernel_steps.h"
@@ -324,6 +325,7 @@ class BringUpWithFault : public ::testing::Test {
 TEST_F(BringUpWithFault, no_device_leaves_the_gpu_to_be_asked) {
   Bench blind{{}};
   blind.machine.probes = live_probes();
+  setenv(kInsecureVariable, "1", 1);  // the other host has no address, secret or not
   const std::string in_a_container = text_of("nothing to be seen", look_at_machine(blind)) +
                                      text_of("nothing to be seen", look_at_hcas(blind));
   expect_text("bring_up_no_device.txt", bring_up_all(PeerPlace{"no-such-host.invalid", 7}) + in_a_container);
