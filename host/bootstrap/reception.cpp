@@ -118,7 +118,7 @@ void Reception::drop(const Connection& connection, const std::string& why) {
 
 void Reception::drop_oldest(const std::string& why) { drop_at(strangers_.begin(), why); }
 
-void Reception::drop_at(std::deque<Stranger>::iterator stranger, const std::string& why) {
+void Reception::drop_at(const std::deque<Stranger>::iterator& stranger, const std::string& why) {
   drop(stranger->connection, why);
   strangers_.erase(stranger);
 }

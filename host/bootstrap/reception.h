@@ -69,7 +69,7 @@ class Reception {
   // Accepts a connection, and drops one of another user's process. Errors: those of accept_one.
   [[nodiscard]] Result<Connection> accept_connection();
   void drop_oldest(const std::string& why);
-  void drop_at(std::deque<Stranger>::iterator stranger, const std::string& why);
+  void drop_at(const std::deque<Stranger>::iterator& stranger, const std::string& why);
   // Makes room for one more.
   void limit_strangers();
 

@@ -98,7 +98,8 @@ class Rank {
 
   // Tells the other process, and hears from it.
   void exchange(const void* own, void* theirs, std::size_t bytes) const {
-    if (write(other_, own, bytes) != static_cast<ssize_t>(bytes)) fail_test("the other rank has ended");
+    if (send(other_, own, bytes, MSG_NOSIGNAL) != static_cast<ssize_t>(bytes))
+      fail_test("the other rank has ended");
     for (std::size_t at = 0; at < bytes;) {
       const ssize_t got = read(other_, static_cast<char*>(theirs) + at, bytes - at);
       if (got <= 0) fail_test("the other rank has ended");
@@ -380,8 +381,10 @@ int both_ranks(const Arguments& arguments) {
   }
   close(sockets[1]);
   const int own = run(arguments, 0, sockets[0]);
+  close(sockets[0]);  // ends what rank 1 waits for
   int status = 0;
   waitpid(child, &status, 0);
+  if (WIFSIGNALED(status)) fmt::print(stderr, "rank 1 was killed: {}\n", strsignal(WTERMSIG(status)));
   const int theirs = WIFEXITED(status) ? WEXITSTATUS(status) : 1;
   return own != 0 ? own : theirs;
 }
