@@ -47,8 +47,9 @@ Result<std::vector<Statement>> agree(World& world, Statement mine, const Result<
     std::copy_n(reason.begin(), std::min(reason.size(), sizeof mine.reason - 1), std::begin(mine.reason));
   }
   auto all = world.allgather_value(mine, timeout_ns);
+  // A rank that is lost may be why this one's part has failed.
+  if (!all && (done || all.error().status == Status::kPeerGone)) return tl::unexpected(all.error());
   if (!done) return tl::unexpected(done.error());
-  if (!all) return tl::unexpected(all.error());
   for (std::uint32_t rank = 0; rank < all->size(); ++rank) {
     const Statement& other = (*all)[rank];
     if (other.status == Status::kOk) continue;
