@@ -30,15 +30,15 @@ static_assert(sizeof(Status) == 4);
 // barrier orders stores of the other threads, such as payload, before what the leader publishes.
 template <typename Queue, typename Decide>
 GDX_DEVICE Decision decide_by_leader(Queue& queue, Decide decide) {
-  constexpr Scope S = Queue::kScope;
-  if constexpr (S == Scope::kThread) return decide();
-  exec::gather<S>();
+  constexpr Scope kScope = Queue::kScope;
+  if constexpr (kScope == Scope::kThread) return decide();
+  exec::gather<kScope>();
   std::uint32_t word = 0;
   if (queue.is_leader()) {
-    const Decision mine = exec::calls_agree<S>() ? decide() : Decision{Status::kInvalidArgument, 0};
+    const Decision mine = exec::calls_agree<kScope>() ? decide() : Decision{Status::kInvalidArgument, 0};
     word = static_cast<std::uint32_t>(mine.status) << 16 | mine.value;
   }
-  word = exec::broadcast<S>(word);
+  word = exec::broadcast<kScope>(word);
   const auto status = static_cast<Status>(word >> 16);
   if (status != Status::kOk) queue.latch_status(status);
   return {status, word & Decision::kMaxValue};

@@ -147,11 +147,12 @@ TEST_F(TeamOfRanks, fault_is_described_with_the_rank) {
     return team.describe_fault();
   };
   const auto heap = reinterpret_cast<std::uintptr_t>(team.heap().data());
-  EXPECT_THAT(text_of(Status::kTimeout, kAnyTeamRank, 0, 0), HasSubstr("timed out: any rank; endpoint"));
+  EXPECT_THAT(text_of(Status::kTimeout, kAnyTeamRank, 0, 0),
+              HasSubstr("timed out: any rank, after 200.000 s; endpoint"));
   EXPECT_THAT(text_of(Status::kTimeout, next, heap + 8, 8, 1),
               HasSubstr("the word at heap offset 0x8 to be == 8, now 0; endpoint"));
   EXPECT_THAT(text_of(Status::kTimeout, next, heap + 3, 8),
-              HasSubstr("8 bytes at heap offset 0x3; endpoint"));
+              HasSubstr("8 bytes at heap offset 0x3, after 200.000 s; endpoint"));
   EXPECT_THAT(text_of(Status::kRemoteInvalid, next, heap + 4, 8), HasSubstr("0x4: not 8-byte aligned;"));
   EXPECT_THAT(text_of(Status::kInvalidLength, next, heap, 1ull << 31), HasSubstr("1 to 1073741824 bytes;"));
   constexpr Status kBad = Status::kInvalidArgument;
