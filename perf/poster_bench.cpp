@@ -8,7 +8,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <string>
 #include <thread>
 #include <vector>
@@ -246,16 +248,25 @@ void measure(const std::string& provider, int rounds, std::uint32_t rank, const 
   }
 }
 
-}  // namespace
-}  // namespace gdx
-
-int main(int argc, char** argv) {
+int run(int argc, char** argv) {
   if (argc < 2 || argc > 3) {
     fmt::print(stderr, "usage: gdx_poster_bench PROVIDER [ROUNDS]\n");
     return 2;
   }
   const int rounds = argc == 3 ? std::atoi(argv[2]) : 10;
-  gdx::perf::in_two_processes([&](const gdx::perf::Peer& other) { gdx::measure(argv[1], rounds, 0, other); },
-                              [&](const gdx::perf::Peer& other) { gdx::measure(argv[1], rounds, 1, other); });
+  perf::in_two_processes([&](const perf::Peer& other) { measure(argv[1], rounds, 0, other); },
+                         [&](const perf::Peer& other) { measure(argv[1], rounds, 1, other); });
   return 0;
+}
+
+}  // namespace
+}  // namespace gdx
+
+int main(int argc, char** argv) {
+  try {
+    return gdx::run(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "gdx_poster_bench: %s\n", error.what());
+    return 1;
+  }
 }

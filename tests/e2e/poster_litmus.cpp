@@ -9,8 +9,10 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <functional>
 #include <map>
 #include <random>
@@ -394,9 +396,14 @@ int both_ranks(const Arguments& arguments) {
 
 int main(int argc, char** argv) {
   if (argc != 6) {
-    fmt::print(stderr, "usage: poster_litmus PROVIDER ORDER CASE ROUNDS SEED\n");
+    std::fprintf(stderr, "usage: poster_litmus PROVIDER ORDER CASE ROUNDS SEED\n");
     return 2;
   }
-  return gdx::both_ranks(
-      {argv[1], argv[2], argv[3], std::strtoull(argv[4], nullptr, 10), std::strtoull(argv[5], nullptr, 10)});
+  try {
+    return gdx::both_ranks({argv[1], argv[2], argv[3], std::strtoull(argv[4], nullptr, 10),
+                            std::strtoull(argv[5], nullptr, 10)});
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "poster_litmus: %s\n", error.what());
+    return 1;
+  }
 }

@@ -163,7 +163,7 @@ TEST_P(TeamKernels, lanes_that_give_different_arguments_are_refused_by_the_name_
     };
     ::testing::internal::CaptureStderr();
     const Status launched = exec::launch({.block = {32}}, kernel, team.handle());
-    const std::string said = ::testing::internal::GetCapturedStderr();
+    std::string said = ::testing::internal::GetCapturedStderr();
     EXPECT_EQ(launched, Status::kOk);
     return said;
   };
