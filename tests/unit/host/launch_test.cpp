@@ -93,9 +93,9 @@ class Launch : public ::testing::Test {
   }
 };
 
-const Variables kSlurm = {{"SLURM_PROCID", "2"}, {"SLURM_STEP_NUM_TASKS", "4"}};
-const Variables kTorch = {{"TORCHELASTIC_RUN_ID", "a"}, {"RANK", "3"},           {"WORLD_SIZE", "4"},
-                          {"LOCAL_WORLD_SIZE", "4"},    {"MASTER_ADDR", "node"}, {"MASTER_PORT", "29500"}};
+const Variables slurm = {{"SLURM_PROCID", "2"}, {"SLURM_STEP_NUM_TASKS", "4"}};
+const Variables torch = {{"TORCHELASTIC_RUN_ID", "a"}, {"RANK", "3"},           {"WORLD_SIZE", "4"},
+                         {"LOCAL_WORLD_SIZE", "4"},    {"MASTER_ADDR", "node"}, {"MASTER_PORT", "29500"}};
 
 Variables with(Variables variables, const Variables& more) {
   variables.insert(variables.end(), more.begin(), more.end());
@@ -113,8 +113,8 @@ TEST_F(Launch, each_launcher_with_one_variable_missing_is_refused_by_that_name) 
       {{{"PMIX_RANK", "0"}, {"PMIX_NAMESPACE", "job"}}, {"PMIX_RANK", "PMIX_NAMESPACE"}},
       {pmi, {"PMI_RANK", "PMI_SIZE", "PMI_FD"}},
       {{{"PMI_PORT", "127.0.0.1:1"}, {"PMI_ID", "0"}}, {"PMI_ID"}},
-      {kTorch, {"RANK", "WORLD_SIZE"}},
-      {kSlurm, {"SLURM_PROCID"}},
+      {torch, {"RANK", "WORLD_SIZE"}},
+      {slurm, {"SLURM_PROCID"}},
       {{{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "4"}},
        {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"}},
       {{{"MV2_COMM_WORLD_RANK", "0"}, {"MV2_COMM_WORLD_SIZE", "4"}},
@@ -133,19 +133,19 @@ TEST_F(Launch, each_launcher_with_one_variable_missing_is_refused_by_that_name) 
 }
 
 TEST_F(Launch, rank_and_size_without_a_way_to_meet_need_a_root) {
-  EXPECT_EQ(refusal(kSlurm),
+  EXPECT_EQ(refusal(slurm),
             "srun started this as rank 2 of 4: start it by srun --mpi=pmi2 or --mpi=pmix, or set "
             "GDX_ROOT=HOST:PORT, where rank 0 is to listen");
   EXPECT_EQ(
-      refusal(kTorch),
+      refusal(torch),
       "torchrun started this as rank 3 of 4: MASTER_PORT is torchrun's own: set GDX_ROOT=HOST:PORT, the "
       "same for all ranks, with a free port of rank 0's host");
   EXPECT_EQ(
       refusal({{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "4"}}),
       "mpirun of Open MPI started this as rank 1 of 4: set GDX_ROOT=HOST:PORT, where rank 0 is to listen");
   const Variables root = {{"GDX_ROOT", "node:5000"}};
-  EXPECT_EQ(place(with(kSlurm, root)), "rank 2 of 4 node:5000");
-  EXPECT_EQ(place(with(kTorch, root)), "rank 3 of 4 node:5000");
+  EXPECT_EQ(place(with(slurm, root)), "rank 2 of 4 node:5000");
+  EXPECT_EQ(place(with(torch, root)), "rank 3 of 4 node:5000");
   EXPECT_EQ(place({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "node"}, {"GDX_ROOT", "node:5000"}}),
             "rank 1 of 2 node:5000");
   EXPECT_EQ(
@@ -161,7 +161,7 @@ TEST_F(Launch, what_is_no_launch_of_several_ranks_is_a_world_of_one) {
            {{"SLURM_PROCID", "0"}, {"SLURM_STEP_NUM_TASKS", "1"}},
            {{"MASTER_ADDR", "node"}, {"MASTER_PORT", "29500"}},
            {{"RANK", "7"}, {"WORLD_SIZE", "8"}},  // names that other programs use
-           with(kTorch, {{"RANK", "0"}, {"WORLD_SIZE", "1"}})})
+           with(torch, {{"RANK", "0"}, {"WORLD_SIZE", "1"}})})
     EXPECT_EQ(place(alone), "rank 0 of 1 ");
 }
 
@@ -174,20 +174,20 @@ TEST_F(Launch, contradictions_are_refused_with_both_places) {
       "them, under a launcher by `gdx run` without --ranks");
   EXPECT_EQ(place(with(given, with(pmi, {{"PMI_SIZE", "2"}}))), "rank 1 of 2 node:5000");
   EXPECT_EQ(place(with(given, with(pmi, {{"PMI_RANK", "0"}, {"PMI_SIZE", "1"}}))), "rank 1 of 2 node:5000");
-  EXPECT_EQ(place(with(given, kSlurm)), "rank 1 of 2 node:5000") << "srun of daemons, inherited";
+  EXPECT_EQ(place(with(given, slurm)), "rank 1 of 2 node:5000") << "srun of daemons, inherited";
   const Variables pmix = {{"PMIX_RANK", "3"}, {"PMIX_NAMESPACE", "job"}, {"OMPI_COMM_WORLD_SIZE", "4"}};
   EXPECT_THAT(refusal(with(given, pmix)), HasSubstr("PMIx of mpirun says rank 3 of 4"));
   EXPECT_THAT(refusal(with(pmix, pmi)),
               StartsWith("PMIx of mpirun says rank 3 of 4 and PMI of mpiexec says rank 1 of 4: "));
-  EXPECT_THAT(refusal(with(kSlurm, {{"SLURM_PROCID", "4"}})), StartsWith("srun says rank 4 of 4: "));
-  EXPECT_THAT(refusal(with(kTorch, {{"RANK", "x"}})), StartsWith("RANK = 'x': use a number"));
+  EXPECT_THAT(refusal(with(slurm, {{"SLURM_PROCID", "4"}})), StartsWith("srun says rank 4 of 4: "));
+  EXPECT_THAT(refusal(with(torch, {{"RANK", "x"}})), StartsWith("RANK = 'x': use a number"));
 }
 
 // torchrun's workers inherit the variables of what started torchrun on each node.
 TEST_F(Launch, torchrun_comes_before_what_started_it) {
   const Variables pmi = {{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"PMI_FD", "900"}};
-  EXPECT_THAT(refusal(with(kTorch, with(pmi, kSlurm))), StartsWith("torchrun started this as rank 3 of 4"));
-  const Variables by_hand = without(kTorch, "TORCHELASTIC_RUN_ID");
+  EXPECT_THAT(refusal(with(torch, with(pmi, slurm))), StartsWith("torchrun started this as rank 3 of 4"));
+  const Variables by_hand = without(torch, "TORCHELASTIC_RUN_ID");
   EXPECT_THAT(refusal(with(by_hand, pmi)), StartsWith("PMI_FD = '900' is no open socket"));
 }
 
@@ -196,8 +196,8 @@ TEST_F(Launch, each_launcher_has_its_line_for_the_software_hca) {
     set(variables);
     return launch::find_launcher()->command;
   };
-  EXPECT_EQ(command(kTorch), "`gdx run -- torchrun ...`");
-  EXPECT_EQ(command(kSlurm), "`srun ... gdx run -- PROGRAM`");
+  EXPECT_EQ(command(torch), "`gdx run -- torchrun ...`");
+  EXPECT_EQ(command(slurm), "`srun ... gdx run -- PROGRAM`");
   EXPECT_EQ(command({{"PMIX_RANK", "0"}, {"PMIX_NAMESPACE", "job"}}), "`mpirun ... gdx run -- PROGRAM`");
   EXPECT_EQ(command({{"PMI_PORT", "node:1"}, {"PMI_ID", "0"}}), "`mpiexec ... gdx run -- PROGRAM`");
   EXPECT_EQ(command({}), "");
@@ -210,14 +210,14 @@ TEST_F(Launch, place_on_the_host_is_the_launchers) {
     return std::pair(launcher->local_rank.value_or(99), launcher->local_size.value_or(99));
   };
   const auto slurm = [&](const char* tasks) {
-    return local(with(kSlurm, {{"SLURM_LOCALID", "1"}, {"SLURM_STEP_TASKS_PER_NODE", tasks}}));
+    return local(with(slurm, {{"SLURM_LOCALID", "1"}, {"SLURM_STEP_TASKS_PER_NODE", tasks}}));
   };
   EXPECT_EQ(slurm("4"), std::pair(1u, 4u));
   EXPECT_EQ(slurm("2(x2)"), std::pair(1u, 2u));
   EXPECT_EQ(slurm("1,3"), std::pair(1u, 3u));
   EXPECT_EQ(slurm("3,1"), std::pair(1u, 3u));
   EXPECT_EQ(slurm("many"), std::pair(1u, 99u));
-  EXPECT_EQ(local(with(kTorch, {{"LOCAL_RANK", "3"}})), std::pair(3u, 4u));
+  EXPECT_EQ(local(with(torch, {{"LOCAL_RANK", "3"}})), std::pair(3u, 4u));
   EXPECT_EQ(local({{"PMIX_RANK", "0"},
                    {"PMIX_NAMESPACE", "job"},
                    {"OMPI_COMM_WORLD_LOCAL_RANK", "2"},

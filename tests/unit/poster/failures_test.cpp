@@ -21,7 +21,6 @@ namespace {
 using device::impl::flush_commands;
 using device::impl::post_command;
 using ::testing::HasSubstr;
-using ::testing::Not;
 
 constexpr std::uint64_t kHeapBytes = 1 << 16;
 constexpr std::uint64_t kSecondNs = 1'000'000'000;
