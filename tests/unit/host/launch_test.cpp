@@ -209,14 +209,14 @@ TEST_F(Launch, place_on_the_host_is_the_launchers) {
     const auto launcher = launch::find_launcher();
     return std::pair(launcher->local_rank.value_or(99), launcher->local_size.value_or(99));
   };
-  const auto slurm = [&](const char* tasks) {
+  const auto place_by = [&](const char* tasks) {
     return local(with(slurm, {{"SLURM_LOCALID", "1"}, {"SLURM_STEP_TASKS_PER_NODE", tasks}}));
   };
-  EXPECT_EQ(slurm("4"), std::pair(1u, 4u));
-  EXPECT_EQ(slurm("2(x2)"), std::pair(1u, 2u));
-  EXPECT_EQ(slurm("1,3"), std::pair(1u, 3u));
-  EXPECT_EQ(slurm("3,1"), std::pair(1u, 3u));
-  EXPECT_EQ(slurm("many"), std::pair(1u, 99u));
+  EXPECT_EQ(place_by("4"), std::pair(1u, 4u));
+  EXPECT_EQ(place_by("2(x2)"), std::pair(1u, 2u));
+  EXPECT_EQ(place_by("1,3"), std::pair(1u, 3u));
+  EXPECT_EQ(place_by("3,1"), std::pair(1u, 3u));
+  EXPECT_EQ(place_by("many"), std::pair(1u, 99u));
   EXPECT_EQ(local(with(torch, {{"LOCAL_RANK", "3"}})), std::pair(3u, 4u));
   EXPECT_EQ(local({{"PMIX_RANK", "0"},
                    {"PMIX_NAMESPACE", "job"},
