@@ -102,6 +102,28 @@ GDX_DEVICE Status await_piece(const TeamHandle& team, const CollectiveCall& call
   return gdx_wait<S, P>(team, &words_of(team, rank).data, Compare::kGreaterEqual, call.base + piece, rank);
 }
 
+// Puts a piece to `rank` once that has begun the call, or is ready for pieces after number `ready`.
+template <Scope S, Placement P, typename T>
+GDX_DEVICE Status send_when_ready(const TeamHandle& team, const CollectiveCall& call, T* to, const T* from,
+                                  std::size_t count, std::uint32_t rank, std::uint64_t ready = 0) {
+  const Status status = await_ready<S, P>(team, call, rank, ready);
+  return status == Status::kOk ? send_piece<S, P>(team, call, to, from, count, ready + 1, rank) : status;
+}
+
+// Makes a call whose steps are `steps(call)`.
+template <Scope S, Placement P, typename Steps>
+GDX_DEVICE Status make_call(const TeamHandle& team, const Steps& steps) {
+  const CollectiveCall call = begin_call<S, P>(team);
+  return call.status == Status::kOk ? end_call<S>(team, steps(call)) : call.status;
+}
+// The same of a call with a root.
+template <Scope S, Placement P, typename Steps>
+GDX_DEVICE Status make_rooted_call(const TeamHandle& team, std::uint32_t root, const void* to,
+                                   const Steps& steps) {
+  if (root < team.size) return make_call<S, P>(team, steps);
+  return record_fault(team.copy, Status::kInvalidArgument, root, to, 0);
+}
+
 // Copies between memory of this rank; nothing where both are one.
 template <Scope S, typename T>
 GDX_DEVICE void copy_own(T* to, const T* from, std::size_t count) {

@@ -32,18 +32,19 @@ namespace gdx {
 // signals after a gdx_quiet. Errors: the rules'; those of gdx_quiet.
 template <Scope S = Scope::kThread, Placement P = Placement::kHost>
 GDX_DEVICE Status gdx_barrier(const TeamHandle& team) {
-  const auto call = device::impl::begin_call<S, P>(team);
-  if (call.status != Status::kOk) return call.status;
-  Status status = gdx_quiet<S, P>(team);
-  std::uint64_t* arrived = device::impl::area_words(team).arrived;
-  for (std::uint32_t far = 1; far < team.size && status == Status::kOk; far *= 2, ++arrived) {
-    const std::uint32_t to = (team.rank + far) % team.size;
-    const std::uint32_t from = (team.rank + team.size - far) % team.size;
-    status = gdx_signal<S, P>(team, arrived, call.base, SignalOp::kSet, to);
-    if (status == Status::kOk)
-      status = gdx_wait<S, P>(team, arrived, Compare::kGreaterEqual, call.base, from);
-  }
-  return device::impl::end_call<S>(team, status);
+  using namespace device::impl;
+  return make_call<S, P>(team, [&](const CollectiveCall& call) {
+    Status status = gdx_quiet<S, P>(team);
+    std::uint64_t* arrived = area_words(team).arrived;
+    for (std::uint32_t far = 1; far < team.size && status == Status::kOk; far *= 2, ++arrived) {
+      const std::uint32_t to = (team.rank + far) % team.size;
+      const std::uint32_t from = (team.rank + team.size - far) % team.size;
+      status = gdx_signal<S, P>(team, arrived, call.base, SignalOp::kSet, to);
+      if (status == Status::kOk)
+        status = gdx_wait<S, P>(team, arrived, Compare::kGreaterEqual, call.base, from);
+    }
+    return status;
+  });
 }
 
 // Copies `count` elements of `from` at rank `root` to `to` at every rank, down a binomial tree. Errors: the
@@ -52,31 +53,29 @@ template <Scope S = Scope::kThread, Placement P = Placement::kHost, typename T>
 GDX_DEVICE Status gdx_broadcast(const TeamHandle& team, T* to, const T* from, std::size_t count,
                                 std::uint32_t root) {
   using namespace device::impl;
-  if (root >= team.size) return record_fault(team.copy, Status::kInvalidArgument, root, to, 0);
-  const auto call = begin_call<S, P>(team);
-  if (call.status != Status::kOk) return call.status;
-  const std::uint32_t size = team.size;
-  const std::uint32_t place = (team.rank + size - root) % size;  // in the tree, whose root is 0
-  const std::uint32_t bit = place & (0 - place);                 // lowest that is set
-  const T* source = from;
-  Status status = Status::kOk;
-  if (place != 0) {
-    const std::uint32_t parent = (place - bit + root) % size;
-    status = signal_ready<S, P>(team, call, parent);
-    if (status == Status::kOk) status = await_piece<S, P>(team, call, 1, parent);
-    source = to;
-  } else {
-    copy_own<S>(to, from, count);
-    exec::sync<S>();
-  }
-  for (std::uint32_t far = place == 0 ? 1u << 31 : bit / 2; far != 0 && status == Status::kOk; far /= 2) {
-    if (far >= size || place + far >= size) continue;
-    const std::uint32_t child = (place + far + root) % size;
-    status = await_ready<S, P>(team, call, child);
-    if (status == Status::kOk) status = send_piece<S, P>(team, call, to, source, count, 1, child);
-  }
-  if (status == Status::kOk) status = gdx_quiet<S, P>(team);
-  return end_call<S>(team, status);
+  return make_rooted_call<S, P>(team, root, to, [&](const CollectiveCall& call) {
+    const std::uint32_t size = team.size;
+    const std::uint32_t place = (team.rank + size - root) % size;  // in the tree, whose root is 0
+    const std::uint32_t bit = place & (0 - place);                 // lowest that is set
+    const T* source = from;
+    Status status = Status::kOk;
+    if (place != 0) {
+      const std::uint32_t parent = (place - bit + root) % size;
+      status = signal_ready<S, P>(team, call, parent);
+      if (status == Status::kOk) status = await_piece<S, P>(team, call, 1, parent);
+      source = to;
+    } else {
+      copy_own<S>(to, from, count);
+      exec::sync<S>();
+    }
+    for (std::uint32_t far = place == 0 ? 1u << 31 : bit / 2; far != 0 && status == Status::kOk; far /= 2) {
+      if (far >= size || place + far >= size) continue;
+      const std::uint32_t child = (place + far + root) % size;
+      status = send_when_ready<S, P>(team, call, to, source, count, child);
+    }
+    if (status == Status::kOk) status = gdx_quiet<S, P>(team);
+    return status;
+  });
 }
 
 // Gathers `count` elements of `from` of every rank in `to`, by rank, at every rank, round a ring: each rank
@@ -85,23 +84,23 @@ GDX_DEVICE Status gdx_broadcast(const TeamHandle& team, T* to, const T* from, st
 template <Scope S = Scope::kThread, Placement P = Placement::kHost, typename T>
 GDX_DEVICE Status gdx_all_gather(const TeamHandle& team, T* to, const T* from, std::size_t count) {
   using namespace device::impl;
-  const auto call = begin_call<S, P>(team);
-  if (call.status != Status::kOk) return call.status;
-  const std::uint32_t size = team.size;
-  const std::uint32_t right = (team.rank + 1) % size;
-  const std::uint32_t left = (team.rank + size - 1) % size;
-  copy_own<S>(to + team.rank * count, from, count);
-  exec::sync<S>();
-  Status status = Status::kOk;
-  if (size > 1) status = signal_ready<S, P>(team, call, left);
-  if (size > 1 && status == Status::kOk) status = await_ready<S, P>(team, call, right);
-  for (std::uint32_t step = 0; step + 1 < size && status == Status::kOk; ++step) {
-    T* const piece = to + (team.rank + size - step) % size * count;
-    status = send_piece<S, P>(team, call, piece, piece, count, step + 1, right);
-    if (status == Status::kOk) status = await_piece<S, P>(team, call, step + 1, left);
-  }
-  if (status == Status::kOk) status = gdx_flush<S, P>(team, right);
-  return end_call<S>(team, status);
+  return make_call<S, P>(team, [&](const CollectiveCall& call) {
+    const std::uint32_t size = team.size;
+    const std::uint32_t right = (team.rank + 1) % size;
+    const std::uint32_t left = (team.rank + size - 1) % size;
+    copy_own<S>(to + team.rank * count, from, count);
+    exec::sync<S>();
+    Status status = Status::kOk;
+    if (size > 1) status = signal_ready<S, P>(team, call, left);
+    if (size > 1 && status == Status::kOk) status = await_ready<S, P>(team, call, right);
+    for (std::uint32_t step = 0; step + 1 < size && status == Status::kOk; ++step) {
+      T* const piece = to + (team.rank + size - step) % size * count;
+      status = send_piece<S, P>(team, call, piece, piece, count, step + 1, right);
+      if (status == Status::kOk) status = await_piece<S, P>(team, call, step + 1, left);
+    }
+    if (status == Status::kOk) status = gdx_flush<S, P>(team, right);
+    return status;
+  });
 }
 
 // Gathers `count` elements of `from` of every rank in `to` at `root`, by rank. Errors: the rules';
@@ -110,24 +109,22 @@ template <Scope S = Scope::kThread, Placement P = Placement::kHost, typename T>
 GDX_DEVICE Status gdx_gather(const TeamHandle& team, T* to, const T* from, std::size_t count,
                              std::uint32_t root) {
   using namespace device::impl;
-  if (root >= team.size) return record_fault(team.copy, Status::kInvalidArgument, root, to, 0);
-  const auto call = begin_call<S, P>(team);
-  if (call.status != Status::kOk) return call.status;
-  Status status = Status::kOk;
-  T* const place = to + team.rank * count;
-  if (team.rank == root) {
-    copy_own<S>(place, from, count);
-    exec::sync<S>();
-    status = for_each_other(team, [&](std::uint32_t rank) { return signal_ready<S, P>(team, call, rank); });
-    if (status == Status::kOk)
-      status =
-          for_each_other(team, [&](std::uint32_t rank) { return await_piece<S, P>(team, call, 1, rank); });
-  } else {
-    status = await_ready<S, P>(team, call, root);
-    if (status == Status::kOk) status = send_piece<S, P>(team, call, place, from, count, 1, root);
-    if (status == Status::kOk) status = gdx_flush<S, P>(team, root);
-  }
-  return end_call<S>(team, status);
+  return make_rooted_call<S, P>(team, root, to, [&](const CollectiveCall& call) {
+    Status status = Status::kOk;
+    T* const place = to + team.rank * count;
+    if (team.rank == root) {
+      copy_own<S>(place, from, count);
+      exec::sync<S>();
+      status = for_each_other(team, [&](std::uint32_t rank) { return signal_ready<S, P>(team, call, rank); });
+      if (status == Status::kOk)
+        status =
+            for_each_other(team, [&](std::uint32_t rank) { return await_piece<S, P>(team, call, 1, rank); });
+    } else {
+      status = send_when_ready<S, P>(team, call, place, from, count, root);
+      if (status == Status::kOk) status = gdx_flush<S, P>(team, root);
+    }
+    return status;
+  });
 }
 
 // Copies piece r of `from` at `root`, of `count` elements, to `to` at each rank r. Errors: the rules';
@@ -136,24 +133,21 @@ template <Scope S = Scope::kThread, Placement P = Placement::kHost, typename T>
 GDX_DEVICE Status gdx_scatter(const TeamHandle& team, T* to, const T* from, std::size_t count,
                               std::uint32_t root) {
   using namespace device::impl;
-  if (root >= team.size) return record_fault(team.copy, Status::kInvalidArgument, root, to, 0);
-  const auto call = begin_call<S, P>(team);
-  if (call.status != Status::kOk) return call.status;
-  Status status = Status::kOk;
-  if (team.rank == root) {
-    status = for_each_other(team, [&](std::uint32_t rank) {
-      const Status ready = await_ready<S, P>(team, call, rank);
-      if (ready != Status::kOk) return ready;
-      return send_piece<S, P>(team, call, to, from + rank * count, count, 1, rank);
-    });
-    copy_own<S>(to, from + root * count, count);
-    exec::sync<S>();
-    if (status == Status::kOk) status = gdx_quiet<S, P>(team);
-  } else {
-    status = signal_ready<S, P>(team, call, root);
-    if (status == Status::kOk) status = await_piece<S, P>(team, call, 1, root);
-  }
-  return end_call<S>(team, status);
+  return make_rooted_call<S, P>(team, root, to, [&](const CollectiveCall& call) {
+    Status status = Status::kOk;
+    if (team.rank == root) {
+      status = for_each_other(team, [&](std::uint32_t rank) {
+        return send_when_ready<S, P>(team, call, to, from + rank * count, count, rank);
+      });
+      copy_own<S>(to, from + root * count, count);
+      exec::sync<S>();
+      if (status == Status::kOk) status = gdx_quiet<S, P>(team);
+    } else {
+      status = signal_ready<S, P>(team, call, root);
+      if (status == Status::kOk) status = await_piece<S, P>(team, call, 1, root);
+    }
+    return status;
+  });
 }
 
 // Copies piece r of `from`, of `count` elements, to place `rank` of `to` at each rank r. Each rank sends size
@@ -161,22 +155,21 @@ GDX_DEVICE Status gdx_scatter(const TeamHandle& team, T* to, const T* from, std:
 template <Scope S = Scope::kThread, Placement P = Placement::kHost, typename T>
 GDX_DEVICE Status gdx_all_to_all(const TeamHandle& team, T* to, const T* from, std::size_t count) {
   using namespace device::impl;
-  const auto call = begin_call<S, P>(team);
-  if (call.status != Status::kOk) return call.status;
-  Status status =
-      for_each_other(team, [&](std::uint32_t rank) { return signal_ready<S, P>(team, call, rank); });
-  if (status == Status::kOk)
-    status = for_each_other(team, [&](std::uint32_t rank) {
-      const Status ready = await_ready<S, P>(team, call, rank);
-      if (ready != Status::kOk) return ready;
-      return send_piece<S, P>(team, call, to + team.rank * count, from + rank * count, count, 1, rank);
-    });
-  copy_own<S>(to + team.rank * count, from + team.rank * count, count);
-  exec::sync<S>();
-  if (status == Status::kOk)
-    status = for_each_other(team, [&](std::uint32_t rank) { return await_piece<S, P>(team, call, 1, rank); });
-  if (status == Status::kOk) status = gdx_quiet<S, P>(team);
-  return end_call<S>(team, status);
+  return make_call<S, P>(team, [&](const CollectiveCall& call) {
+    Status status =
+        for_each_other(team, [&](std::uint32_t rank) { return signal_ready<S, P>(team, call, rank); });
+    if (status == Status::kOk)
+      status = for_each_other(team, [&](std::uint32_t rank) {
+        return send_when_ready<S, P>(team, call, to + team.rank * count, from + rank * count, count, rank);
+      });
+    copy_own<S>(to + team.rank * count, from + team.rank * count, count);
+    exec::sync<S>();
+    if (status == Status::kOk)
+      status =
+          for_each_other(team, [&](std::uint32_t rank) { return await_piece<S, P>(team, call, 1, rank); });
+    if (status == Status::kOk) status = gdx_quiet<S, P>(team);
+    return status;
+  });
 }
 
 // Reduces `count` elements of `from` of all ranks, element by element, in `to` at `root`. Errors: the rules';
@@ -185,12 +178,11 @@ template <Reduce R, Scope S = Scope::kThread, Placement P = Placement::kHost, ty
 GDX_DEVICE Status gdx_reduce(const TeamHandle& team, T* to, const T* from, std::size_t count,
                              std::uint32_t root) {
   using namespace device::impl;
-  if (root >= team.size) return record_fault(team.copy, Status::kInvalidArgument, root, to, 0);
-  const auto call = begin_call<S, P>(team);
-  if (call.status != Status::kOk) return call.status;
-  return end_call<S>(team, reduce_in_chunks<R, S, P>(
-                               team, call, to, count, [&](std::uint32_t rank) { return rank == root; },
-                               [&](std::uint32_t) { return from; }));
+  return make_rooted_call<S, P>(team, root, to, [&](const CollectiveCall& call) {
+    return reduce_in_chunks<R, S, P>(
+        team, call, to, count, [&](std::uint32_t rank) { return rank == root; },
+        [&](std::uint32_t) { return from; });
+  });
 }
 
 // Reduces piece r of `from` of all ranks, of `count` elements, in `to` at each rank r. Each rank sends size -
@@ -198,11 +190,11 @@ GDX_DEVICE Status gdx_reduce(const TeamHandle& team, T* to, const T* from, std::
 template <Reduce R, Scope S = Scope::kThread, Placement P = Placement::kHost, typename T>
 GDX_DEVICE Status gdx_reduce_scatter(const TeamHandle& team, T* to, const T* from, std::size_t count) {
   using namespace device::impl;
-  const auto call = begin_call<S, P>(team);
-  if (call.status != Status::kOk) return call.status;
-  return end_call<S>(team, reduce_in_chunks<R, S, P>(
-                               team, call, to, count, [](std::uint32_t) { return true; },
-                               [&](std::uint32_t rank) { return from + rank * count; }));
+  return make_call<S, P>(team, [&](const CollectiveCall& call) {
+    return reduce_in_chunks<R, S, P>(
+        team, call, to, count, [](std::uint32_t) { return true; },
+        [&](std::uint32_t rank) { return from + rank * count; });
+  });
 }
 
 // Reduces `count` elements of `from` of all ranks, element by element, in `to` at every rank. `from` may be
@@ -213,19 +205,19 @@ GDX_DEVICE Status gdx_reduce_scatter(const TeamHandle& team, T* to, const T* fro
 template <Reduce R, Scope S = Scope::kThread, Placement P = Placement::kHost, typename T>
 GDX_DEVICE Status gdx_all_reduce(const TeamHandle& team, T* to, const T* from, std::size_t count) {
   using namespace device::impl;
-  const auto call = begin_call<S, P>(team);
-  if (call.status != Status::kOk) return call.status;
-  const std::size_t slot_bytes = (count * sizeof(T) + 15) / 16 * 16;
-  Status status = Status::kOk;
-  if (team.size == 1 || count == 0) {
-    copy_own<S>(to, from, count);
-    exec::sync<S>();
-  } else if (count <= team.scratch_bytes / sizeof(T) && slot_bytes <= team.scratch_bytes / team.size) {
-    status = all_reduce_directly<R, S, P>(team, call, to, from, count, slot_bytes);
-  } else {
-    status = all_reduce_round_a_ring<R, S, P>(team, call, to, from, count);
-  }
-  return end_call<S>(team, status);
+  return make_call<S, P>(team, [&](const CollectiveCall& call) {
+    const std::size_t slot_bytes = (count * sizeof(T) + 15) / 16 * 16;
+    Status status = Status::kOk;
+    if (team.size == 1 || count == 0) {
+      copy_own<S>(to, from, count);
+      exec::sync<S>();
+    } else if (count <= team.scratch_bytes / sizeof(T) && slot_bytes <= team.scratch_bytes / team.size) {
+      status = all_reduce_directly<R, S, P>(team, call, to, from, count, slot_bytes);
+    } else {
+      status = all_reduce_round_a_ring<R, S, P>(team, call, to, from, count);
+    }
+    return status;
+  });
 }
 
 }  // namespace gdx

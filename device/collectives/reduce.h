@@ -48,9 +48,7 @@ GDX_DEVICE Status collect_in_scratch(const TeamHandle& team, const CollectiveCal
   if (status != Status::kOk) return status;
   status = for_each_other(team, [&](std::uint32_t rank) {
     if (!collects(rank)) return Status::kOk;
-    const Status ready = await_ready<S, P>(team, call, rank, piece);
-    if (ready != Status::kOk) return ready;
-    return send_piece<S, P>(team, call, slot(team.rank), source(rank), count, piece + 1, rank);
+    return send_when_ready<S, P>(team, call, slot(team.rank), source(rank), count, rank, piece);
   });
   if (!mine || status != Status::kOk) return status;
   copy_own<S>(slot(team.rank), source(team.rank), count);
