@@ -222,7 +222,8 @@ void Device::after_fork_in_parent() {
 }
 
 // A child has the memory but not the threads, and would answer with its parent's address: it begins anew.
-// What the parent made stays and is still the parent's; the child's descriptors of that are of no device.
+// Objects of the parent stay, and are still its own; the descriptors of them that the child has are of no
+// device.
 void Device::after_fork_in_child() {
   for (std::atomic<Hca*>& running : running_) running.store(nullptr);
   connections_.store(nullptr);
