@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <cstring>
 #include <new>
 #include <utility>
 #include <vector>
 
+#include "base/holes.h"
 #include "base/page_size.h"
 #include "host/memory/shared_file.h"
 #include "proto/mlx5/doorbell.h"
@@ -133,6 +135,7 @@ Result<QueueMemory> QueueMemory::adopt(MappedPages pages, std::uint32_t send_que
     return fail(Status::kInvalidArgument, fmt::format("an endpoint's queues need {} bytes, and {} came",
                                                       memory.host_bytes_, pages.get_deleter().length_bytes));
   }
+  memory.adopted_ = true;
   memory.pages_ = std::move(pages);
   memory.queue_ = queue ? nullptr : memory.pages_.get();
   memory.queue_dmabuf_ = std::move(queue);
@@ -169,6 +172,14 @@ Result<void> QueueMemory::read(std::size_t offset, std::span<std::byte> to) cons
   return {};
 }
 
+// Another process may have punched its rings out of its file.
+Result<void> QueueMemory::read_ring(std::size_t offset, std::span<std::byte> to) const {
+  if (!adopted_ || queue_ == nullptr) return read(offset, to);
+  if (copy_present(to.data(), queue_ + offset, to.size())) return {};
+  return fail(Status::kUnsupported,
+              fmt::format("the rings of another process's queue cannot be read: {}", std::strerror(errno)));
+}
+
 bool QueueMemory::words_moved() const {
   return std::atomic_ref(host().words_moved).load(std::memory_order_acquire) != 0;
 }
@@ -198,8 +209,8 @@ Result<std::vector<Entry>> QueueMemory::load_ring(std::size_t offset, std::uint3
   const std::uint32_t begin = first & (entries - 1);
   const std::uint32_t before_wrap = std::min(count, entries - begin);
   const auto to = std::as_writable_bytes(std::span(copy));
-  GDX_TRY(read(offset + begin * sizeof(Entry), to.first(before_wrap * sizeof(Entry))));
-  if (before_wrap != count) GDX_TRY(read(offset, to.subspan(before_wrap * sizeof(Entry))));
+  GDX_TRY(read_ring(offset + begin * sizeof(Entry), to.first(before_wrap * sizeof(Entry))));
+  if (before_wrap != count) GDX_TRY(read_ring(offset, to.subspan(before_wrap * sizeof(Entry))));
   return copy;
 }
 

@@ -174,9 +174,11 @@ class QueueMemory {
   Result<std::vector<Entry>> load_ring(std::size_t offset, std::uint32_t entries, std::uint32_t first,
                                        std::uint32_t count) const;
   Result<void> read(std::size_t offset, std::span<std::byte> to) const;
+  Result<void> read_ring(std::size_t offset, std::span<std::byte> to) const;
   Result<void> clear_queue(std::size_t queue_bytes);
 
   MappedPages pages_;
+  bool adopted_ = false;  // another process has allocated the pages
   Descriptor file_;
   std::optional<SharedRegion> queue_dmabuf_;
   std::size_t host_bytes_ = 0;

@@ -2,6 +2,7 @@
 // it.
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -76,6 +77,25 @@ TEST_F(Dmabuf, what_is_written_to_a_region_is_in_the_buffer_behind_its_start) {
   std::string written(15, '.');
   EXPECT_EQ(pread(buffer_.descriptor, written.data(), written.size(), 2 * kPageBytes + 100 + 985), 15);
   EXPECT_EQ(written, "through the HCA");
+}
+
+// A page that gdxd's client takes out afterwards would come back as one of gdxd's memory.
+TEST_F(Dmabuf, hole_in_what_had_all_its_pages_stays_one) {
+  ASSERT_EQ(posix_fallocate(buffer_.descriptor, 0, 4 * kPageBytes), 0);
+  const Cq cq = make_cq();
+  const Qp qp = make_qp(cq.get());
+  connect(qp.get(), qp->qp_num);
+  const Mr region(register_part(0, 4 * kPageBytes, kIova, buffer_.descriptor));
+  ASSERT_NE(region, nullptr) << std::strerror(errno);
+  ASSERT_EQ(
+      fallocate(buffer_.descriptor, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, off_t{4 * kPageBytes}), 0);
+  ASSERT_EQ(post_write(qp.get(), piece(0, 15), kIova, region->rkey), 0);
+  const auto completion = await(cq.get());
+  ASSERT_TRUE(completion);
+  EXPECT_NE(completion->status, IBV_WC_SUCCESS);
+  struct stat facts {};
+  ASSERT_EQ(fstat(buffer_.descriptor, &facts), 0);
+  EXPECT_EQ(facts.st_blocks, 0);
 }
 
 TEST_F(Dmabuf, what_is_no_dmabuf_is_refused) {

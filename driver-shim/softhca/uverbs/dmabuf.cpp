@@ -1,6 +1,7 @@
 #include "driver-shim/softhca/uverbs/dmabuf.h"
 
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
@@ -9,6 +10,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/holes.h"
 #include "driver-shim/softhca/uverbs/page_file.h"
 
 namespace gdx::softhca::uverbs {
@@ -42,6 +44,13 @@ ErrnoOr<std::uint64_t> file_bytes(int descriptor, std::uint64_t position) {
   return static_cast<std::uint64_t>(end);
 }
 
+// Returns whether a stand-in has no hole now. A real dmabuf gets none later, so neither may that.
+bool has_all_pages(int descriptor) {
+  constexpr off_t kBlockBytes = 512;  // of st_blocks, whatever the file system
+  struct stat facts {};
+  return fstat(descriptor, &facts) == 0 && facts.st_blocks * kBlockBytes >= facts.st_size;
+}
+
 }  // namespace
 
 ErrnoOr<DmabufMapping> DmabufMapping::map(int descriptor, std::uint64_t offset, std::uint64_t length_bytes,
@@ -62,6 +71,8 @@ ErrnoOr<DmabufMapping> DmabufMapping::map(int descriptor, std::uint64_t offset, 
       mmap(nullptr, mapped_bytes, protection, MAP_SHARED, descriptor, static_cast<off_t>(at - within));
   if (pages == MAP_FAILED) return refuse(errno == ENOMEM ? ENOMEM : EOPNOTSUPP);
   auto* const first = static_cast<std::byte*>(pages);
+  if (has_all_pages(descriptor))
+    refuse_holes(pages, (mapped_bytes + kPageBytes - 1) / kPageBytes * kPageBytes);
   return DmabufMapping(MappedPages(first, Unmap{mapped_bytes}), first + within);
 }
 

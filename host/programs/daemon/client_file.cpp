@@ -9,6 +9,8 @@
 #include <cstring>
 
 #include "base/file_identity.h"
+#include "base/holes.h"
+#include "base/log.h"
 #include "base/page_size.h"
 #include "host/ipc/daemon.h"
 #include "host/memory/shared_file.h"
@@ -32,6 +34,14 @@ Result<MappedPages> map_client_file(const std::vector<Descriptor>& files, int ow
   if (identity_of(files.front().value()) == identity_of(own_file))
     return fail(Status::kInvalidArgument, "the HCA's own file is no memory of a client");
   return ipc::map_shared(files.front(), offset, whole);
+}
+
+void refuse_client_holes(std::byte* first, std::size_t length_bytes) {
+  if (refuse_holes(first, length_bytes)) return;
+  log::warn_of_others(
+      "gdxd cannot refuse holes in clients' files ({}), so their pages may count as its own: "
+      "permit userfaultfd",
+      std::strerror(errno));
 }
 
 Result<void> check_dmabuf(int file, std::uint64_t offset, std::uint64_t bytes) {

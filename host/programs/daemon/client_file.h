@@ -16,6 +16,9 @@ namespace gdx::daemon {
 // kInvalidArgument, kNoMemory.
 [[nodiscard]] Result<MappedPages> map_client_file(const std::vector<Descriptor>& files, int own_file,
                                                   std::uint64_t offset, std::uint64_t bytes);
+// Lets accesses to pages of a client's memory that the client has punched out fail, and add none, which would
+// count as gdxd's. The HCA alone may touch these pages, because a fault of gdxd's own accesses ends it.
+void refuse_client_holes(std::byte* first, std::size_t length_bytes);
 
 // A dmabuf cannot shrink. A memfd that stands for one, as a fake driver's, must hold as a client's memory
 // does. Its position, where its buffer begins, must lie in it. Errors: kInvalidArgument.

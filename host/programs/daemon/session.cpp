@@ -431,6 +431,7 @@ Result<Answer> Session::register_memory(const ipc::RegisterMemory& request, File
     const std::uint64_t first = request.file_offset - within_page;
     region.pages = GDX_TRY(map_client_file(files, hca_->command_file.value(), first,
                                            saturating_sum(request.bytes, within_page)));
+    refuse_client_holes(region.pages.get(), region.pages.get_deleter().length_bytes);
     region.mr = GDX_TRY(register_host_pages(hca_->hca, {region.pages.get() + within_page, request.bytes,
                                                         request.iova, static_cast<Access>(request.access)}));
   }
@@ -495,6 +496,7 @@ Result<Answer> Session::create_endpoint(const ipc::CreateEndpoint& request, File
   auto pages = GDX_TRY(map_client_file(files, hca_->command_file.value(), 0, request.queue_bytes));
   auto memory = GDX_TRY(QueueMemory::adopt(std::move(pages), options.send_queue_blocks, slots.nic, slots.host,
                                            std::move(queue)));
+  if (memory.base() != nullptr) refuse_client_holes(memory.base(), memory.queue_pair_record_offset());
   auto served = std::make_unique<ServedEndpoint>(ServedEndpoint{std::move(count),
                                                                 std::move(share),
                                                                 std::move(nic),

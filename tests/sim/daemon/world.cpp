@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/holes.h"
 #include "host/hca/hca.h"
 
 namespace gdx::sim {
@@ -36,6 +37,7 @@ std::string belongings() {
 // The first use of the HCA in this process leaves what later ones use again.
 const HcaFacts& hca_facts() {
   static const HcaFacts facts = [] {
+    refuse_holes(nullptr, 0);  // as does the first of these
     HcaOptions options;
     options.in_this_process = true;
     const Hca hca = Hca::open(options).take();

@@ -1,12 +1,17 @@
 #include "host/queue/queue_memory.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <span>
 #include <utility>
 #include <vector>
 
+#include "base/holes.h"
 #include "base/page_size.h"
 
 namespace gdx {
@@ -75,6 +80,25 @@ TEST(QueueMemory, credit_areas_of_two_pools_share_no_byte) {
     }
     EXPECT_LE(end, all.data() + all.size());
   }
+}
+
+// gdxd reads what its client may take away at any time.
+TEST(QueueMemory, holes_in_the_rings_of_another_process_are_told_and_end_nobody) {
+  const auto owned = QueueMemory::allocate_in_file(64, 0, 0);
+  ASSERT_TRUE(owned);
+  const std::size_t bytes = owned->host_memory().size();
+  void* const mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, owned->file(), 0);
+  ASSERT_NE(mapped, MAP_FAILED);
+  const auto adopted =
+      QueueMemory::adopt(MappedPages(static_cast<std::byte*>(mapped), Unmap{bytes}), 64, 0, 0);
+  ASSERT_TRUE(adopted);
+  ASSERT_TRUE(refuse_holes(adopted->base(), adopted->queue_pair_record_offset())) << std::strerror(errno);
+  EXPECT_TRUE(adopted->load_blocks(64, 0, 16));
+  ASSERT_EQ(
+      fallocate(owned->file(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(bytes)), 0);
+  EXPECT_EQ(adopted->load_blocks(64, 0, 16).error().status, Status::kUnsupported);
+  EXPECT_EQ(adopted->load_completions(64, 0, 16).error().status, Status::kUnsupported);
+  EXPECT_TRUE(adopted->load_state()) << "gdxd's own words come back as a page of its own";
 }
 
 }  // namespace queue_memory_test
