@@ -73,6 +73,12 @@ struct Row {
 // Row for direct peers, for which a put is a copy and has no mode.
 constexpr char kDirectRow[] = "direct";
 
+// Returns the longest message that a mode shows.
+std::uint64_t most_bytes(const Options& options, Mode mode) {
+  return mode == Mode::kInline ? std::min<std::uint64_t>(options.max_bytes, kMaxInlinePutBytes)
+                               : options.max_bytes;
+}
+
 Result<Mode> parse_mode(const std::string& text) {
   if (text == kDirectRow) return Mode::kAuto;
   if (text == "pull") return Mode::kPull;
@@ -301,16 +307,20 @@ Result<std::vector<Row>> run_cases(World& world, Rank& rank, const Options& opti
   for (const std::string& mode_name : modes) {
     if (!rank.can_run(mode_name)) continue;
     const Mode mode = *parse_mode(mode_name);
-    for (std::uint64_t bytes = options.min_bytes; bytes <= options.max_bytes; bytes *= 8) {
+    const std::uint64_t most = most_bytes(options, mode);
+    for (std::uint64_t bytes = options.min_bytes; bytes <= most; bytes *= 8) {
       const std::uint32_t messages = options.messages != 0 ? options.messages : messages_for(bytes);
       const Case shape{mode, bytes, messages, sequence, options.break_memory};
-      const bool largest = bytes * 8 > options.max_bytes;
+      const bool largest = bytes * 8 > most;
       const bool die = largest && options.kill_rank == static_cast<int>(world.rank());
       auto row = GDX_TRY(rank.run(world, mode_name, shape, die));
       sequence += messages;
       if (speaks) print_row(row);
       rows.push_back(std::move(row));
     }
+    if (speaks && most < options.max_bytes)
+      print("{:<7}{:>8} is the longest put; larger messages go by the other modes\n", mode_name,
+            size_text(kMaxInlinePutBytes));
   }
   if (rows.empty())
     return fail(Status::kUnsupported, "--modes: 'push': kernels of a GPU cannot; add another");
@@ -325,6 +335,11 @@ Result<void> check(const Options& options) {
   }
   for (const std::string& mode : options.modes) {
     const auto parsed = GDX_TRY(parse_mode(mode));
+    if (options.modes.size() == 1 && options.min_bytes > most_bytes(options, parsed)) {
+      return fail(Status::kInvalidArgument,
+                  fmt::format("--min-bytes: '{}': inline shows messages of up to {} bytes; add another mode",
+                              options.min_bytes, kMaxInlinePutBytes));
+    }
     if (parsed == Mode::kPush && options.slot_count == 0) {
       return fail(Status::kInvalidArgument,
                   "--slots: '0': leaves nothing to push into; give slots, or leave push out");
@@ -409,7 +424,8 @@ int run_command_line(int argc, char** argv) {
   app.add_option("--hca", options.hca, "HCA to use (the first)");
   app.add_option("--min-bytes", options.min_bytes, "Smallest message, a multiple of 8 (8)")
       .check(command_line::whole(8, kMaxMessageBytes));
-  app.add_option("--max-bytes", options.max_bytes, "Largest message; sizes grow by a factor of 8 (16777216)")
+  app.add_option("--max-bytes", options.max_bytes,
+                 "Largest message, inline 4096; sizes grow by a factor of 8 (16777216)")
       .check(command_line::whole(8, kMaxMessageBytes));
   app.add_option("--slots", options.slot_count, "Staging slots that an endpoint may hold at most (32)")
       .check(command_line::whole(0, UINT32_MAX));

@@ -156,9 +156,9 @@ using DoorbellOption = std::conditional_t<Q == Sharing::kExclusive, Doorbell, Ri
 namespace gdx {
 
 // Writes `bytes` of `from` to the peer's `to`.
-// Errors: kInvalidLength for more than 1 GiB in pull mode; kUnsupported for push or bounce on an
-// endpoint without such memory; kTimeout, kAborted, and the endpoint's fault. An error in a chunked message
-// leaves the earlier chunks sent.
+// Errors: kInvalidLength for more than 1 GiB in pull mode, or kMaxInlinePutBytes inline; kUnsupported for
+// push or bounce on an endpoint without such memory; kTimeout, kAborted, and the endpoint's fault. An error
+// in a chunked message leaves the earlier chunks sent.
 template <Mode M = Mode::kAuto, Copy C = Copy::kStores, Scope S, Placement P, Sharing Q>
 GDX_DEVICE Status gdx_put(device::Endpoint<S, P, Q>& endpoint, RemoteMemory to, LocalMemory from,
                           std::uint64_t bytes, device::DoorbellOption<Q> doorbell = {}) {

@@ -13,11 +13,15 @@ enum class Doorbell { kRing, kDefer };
 // Path of the payload to the NIC.
 //  - kPull: the NIC reads the source.
 //  - kPush: the kernel stores payload into NIC memory.
-//  - kInline: the payload lies in the work request.
+//  - kInline: the payload lies in the work request, kMaxInlinePutBytes at most.
 //  - kBounce: the kernel stores payload into host memory, and the NIC reads it there. Serves long paths,
 //    because a GPU writes over them fast but is read slowly.
 //  - kAuto: chooses by the size, from EndpointHandle::modes.
 enum class Mode { kAuto, kPull, kPush, kInline, kBounce };
+
+// Longest put of Mode::kInline; a longer one is kInvalidLength. On an endpoint that threads share it takes a
+// work request for every 28 B, so that more would take many times as long as a pull.
+inline constexpr std::uint32_t kMaxInlinePutBytes = 4096;
 
 // Way in which a push or bounce fills its slot: 16 B stores of the scope, or bulk copies by TMA. The TMA
 // copies from shared memory while the threads continue. kBulk is for endpoints of a block, and takes 8 KiB of

@@ -13,6 +13,7 @@
 //    is refused by the call: kInvalidArgument, kRemoteInvalid. Nothing is sent, and the team goes on. The
 //    host's Team::describe_fault() names the first.
 //  - Lengths are in bytes, as on endpoints, 1 GiB at most. 0 changes nothing, and a signal with it is sent.
+//  - A signal word lies outside what its put writes: a peer that waits would take payload for the signal.
 //  - A call to a rank without a connection asks for one and waits, within the team's timeout: kTimeout,
 //    kAborted, kPeerUnreachable. Later failures of the connection are those of a SharedEndpoint.
 //  - "Errors: the rules'" means the statuses above.
@@ -41,8 +42,8 @@
 namespace gdx {
 
 // Copies `bytes` of `from` to the place of `to` at `rank`.
-// Errors: the rules'; kInvalidLength for more than 1 GiB; kUnsupported for push or bounce on a team without
-// such memory.
+// Errors: the rules'; kInvalidLength for more than 1 GiB, or inline for more than kMaxInlinePutBytes;
+// kUnsupported for push or bounce on a team without such memory.
 template <Mode M = Mode::kAuto, Scope S = Scope::kThread, Placement P = Placement::kHost>
 GDX_DEVICE Status gdx_put(const TeamHandle& team, void* to, const void* from, std::size_t bytes,
                           std::uint32_t rank) {
@@ -174,7 +175,7 @@ GDX_DEVICE Status gdx_wait_all(const TeamHandle& team, const std::uint64_t* sign
 
 // Waits until one of the signals compares true. Returns its index in `*index`, in every thread of the scope.
 // A failed wait leaves `*index` as it was. Begins at signals[from]: pass the last index plus one to serve all
-// in turn. Errors: those of gdx_wait_all; kInvalidLength for no signals.
+// in turn. Errors: those of gdx_wait_all; kInvalidLength for no signals; kInvalidArgument for a null `index`.
 template <Scope S = Scope::kThread, Placement P = Placement::kHost>
 GDX_DEVICE Status gdx_wait_any(const TeamHandle& team, const std::uint64_t* signals,
                                const std::uint32_t* ranks, std::uint32_t count, Compare how,
@@ -184,6 +185,9 @@ GDX_DEVICE Status gdx_wait_any(const TeamHandle& team, const std::uint64_t* sign
   const Status status = device::impl::scope_by_leader<S>([&] {
     const device::impl::TeamSignals any{signals, count, ranks, kAnyTeamRank, how, value};
     if (const Status bad = device::impl::check_wait<P>(team, any); bad != Status::kOk) return bad;
+    if (index == nullptr)
+      return device::impl::record_fault(team.copy, Status::kInvalidArgument, kAnyTeamRank, index,
+                                        sizeof *index);
     return device::impl::wait_for_any<P>(team.copy, team.peers, any, from, &found);
   });
   found = exec::broadcast<S>(found);

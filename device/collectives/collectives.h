@@ -15,6 +15,8 @@
 //  gdx_wait's
 //    statuses. Later calls on that lane return that status, because ranks no longer agree on how far they
 //    are.
+//  - Counts, roots, types and reductions are equal at all ranks. Nothing compares them, as nothing does in
+//  NVSHMEM or NCCL: where they differ, results are wrong at kOk, or a rank times out.
 //  - kUnsupported on a team that was split.
 // Source: docs/collectives.md.
 #pragma once

@@ -179,11 +179,13 @@ GDX_DEVICE Status post_inline(Queue& queue, const RemoteMemory& to, const std::b
   return post<Queue::kPlacement>(queue, blocks + Tail::kBlocks, doorbell_of<Tail>(doorbell), store);
 }
 
-template <typename Queue, typename Tail>
+// Puts inline, of Mode::kInline or as Mode::kAuto chose.
+template <Mode M, typename Queue, typename Tail>
 GDX_DEVICE Status put_inline(Queue& queue, const RemoteMemory& to, const LocalMemory& from,
                              std::uint64_t bytes, const Tail& tail, Doorbell doorbell) {
   constexpr std::uint32_t kStep = Queue::kInlineAtOnce * Queue::kInlineBytes;
   return by_leader(queue, [&] {
+    if (M == Mode::kInline && bytes > kMaxInlinePutBytes) return Status::kInvalidLength;
     std::uint64_t at = 0;
     // A ring for each reservation would cost more than it hides, so an exclusive queue is rung when it fills,
     // and at the end. A shared one always rings.
@@ -208,9 +210,9 @@ GDX_DEVICE Status put(Queue& queue, const RemoteMemory& to, const LocalMemory& f
   if constexpr (M == Mode::kPush) return put_staged<NicPool, C>(queue, to, from, bytes, tail, doorbell, help);
   if constexpr (M == Mode::kBounce)
     return put_staged<HostPool, C>(queue, to, from, bytes, tail, doorbell, help);
-  if constexpr (M == Mode::kInline) return put_inline(queue, to, from, bytes, tail, doorbell);
+  if constexpr (M == Mode::kInline) return put_inline<M>(queue, to, from, bytes, tail, doorbell);
   const ModeTable& modes = queue.handle().modes;
-  if (bytes <= modes.inline_bytes) return put_inline(queue, to, from, bytes, tail, doorbell);
+  if (bytes <= modes.inline_bytes) return put_inline<M>(queue, to, from, bytes, tail, doorbell);
   if (bytes <= modes.push_bytes) return put<Mode::kPush, C>(queue, to, from, bytes, tail, doorbell, help);
   if (bytes <= modes.pull_bytes) return put_pull(queue, to, from, bytes, tail, doorbell);
   return put<Mode::kBounce, C>(queue, to, from, bytes, tail, doorbell, help);

@@ -153,7 +153,7 @@ GDX_OUT_OF_LINE Status put_anywhere(const TeamHandle* team, TeamPeer* peers, std
   if (layout != team_layout(P)) return layout_status(layout);
   if (peers == nullptr || put.rank >= team->size)  // no records: the lane does not exist
     return record_fault(team, Status::kInvalidArgument, put.rank, put.to, put.bytes);
-  if (put.bytes > mlx5::kMaxMessageBytes)
+  if (put.bytes > (M == Mode::kInline ? kMaxInlinePutBytes : mlx5::kMaxMessageBytes))
     return record_fault(team, Status::kInvalidLength, put.rank, put.to, put.bytes);
   TeamPlace to{};
   TeamPlace from{};
@@ -172,7 +172,10 @@ GDX_OUT_OF_LINE Status put_anywhere(const TeamHandle* team, TeamPeer* peers, std
   if (is_refusal(outcome))
     return record_fault(team, static_cast<Status>(outcome), put.rank, put.to, put.bytes);
   const LocalMemory source{const_cast<std::byte*>(put.from), put.bytes, team->windows[from.window].lkey, 0};
-  return put_to_peer<M, S, P>(team, *peer, static_cast<PeerWay>(outcome), to, source, put.bytes, placed);
+  const Status sent =
+      put_to_peer<M, S, P>(team, *peer, static_cast<PeerWay>(outcome), to, source, put.bytes, placed);
+  constexpr bool kHasSlots = M != Mode::kPull && M != Mode::kInline;  // whose failure no connection tells
+  return kHasSlots && sent != Status::kOk ? record_fault(team, sent, put.rank, put.to, put.bytes) : sent;
 }
 
 // The endpoint of a record, loaded 16 B at a time. Without the copy in registers the compiler would load a

@@ -252,7 +252,7 @@ PYTHON
       python3 - "$folder/$ranks.json" $ranks <<'PYTHON' >"$folder/err" 2>&1 || fail "$(cat "$folder/err")"
 import json, sys
 document, n = json.load(open(sys.argv[1])), int(sys.argv[2])
-assert len(document["rows"]) == (6 if n == 2 else 30) and len(document["conditions"]) == n
+assert len(document["rows"]) == (6 if n == 2 else 27) and len(document["conditions"]) == n
 parts = {"alltoall": n * (n - 1), "incast": n - 1, "allreduce": n}
 factors = {"alltoall": (n - 1) / n, "incast": (n - 1) / n, "allreduce": 2 * (n - 1) / n}
 for row in document["rows"]:

@@ -25,7 +25,8 @@ case $case_name in
   clean)
     run 250 "$gdx" demo
     expect_status 0
-    [ "$(rows)" -eq 32 ] || fail "$(rows) verified rows, wanted 4 modes of 8 sizes"
+    [ "$(rows)" -eq 28 ] || fail "$(rows) verified rows, wanted 3 modes of 8 sizes, and inline of 4"
+    expect '^inline +4 KiB .* yes$' && expect '^inline +4 KiB is the longest put; larger messages go by the other modes$'
     expect '^push +16 MiB .* yes$'
     expect 'slots written without a credit: 0$'
     expect '^measured: software HCA, kernels on the CPU layer'
@@ -35,7 +36,7 @@ case $case_name in
   lossy)
     run 250 "$gdx" demo --loss 0.01 --corrupt 0.001 --seed 7
     expect_status 0
-    [ "$(rows)" -eq 32 ] || fail "$(rows) verified rows, wanted 32"
+    [ "$(rows)" -eq 28 ] || fail "$(rows) verified rows, wanted 28"
     [ "$(sum_column 1)" -gt 0 ] || fail "packets were lost, and none was sent again"
     ;;
   broken_memory)
@@ -170,6 +171,7 @@ case $case_name in
     refused 'min-bytes' "$gdx" demo --min-bytes 0
     refused "'-8'" "$gdx" demo --min-bytes -8
     refused 'multiple of 8' "$gdx" demo --min-bytes 12
+    refused 'inline shows messages of up to 4096 bytes; add another mode' "$gdx" demo --modes inline --min-bytes 4104
     refused 'not above --max-bytes' "$gdx" demo --min-bytes 64 --max-bytes 8
     refused "'teleport': use pull" "$gdx" demo --modes pull,teleport
     refused '4096' "$gdx" demo --slots 4096

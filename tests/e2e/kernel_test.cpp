@@ -54,7 +54,9 @@ class Put : public Pair {
 
 TEST_F(Put, pull_of_any_length_arrives) { check_all<Mode::kPull>({1, 28, 4095, 4096, 4097, 100'001}); }
 TEST_F(Put, push_of_any_length_arrives) { check_all<Mode::kPush>({1, 28, 4095, 4096, 4097, 300'001}); }
-TEST_F(Put, inline_of_any_length_arrives) { check_all<Mode::kInline>({1, 28, 29, 220, 221, 20'001}); }
+TEST_F(Put, inline_of_any_length_arrives) {
+  check_all<Mode::kInline>({1, 28, 29, 220, 221, kMaxInlinePutBytes});
+}
 TEST_F(Put, bounce_of_any_length_arrives) { check_all<Mode::kBounce>({1, 16'383, 16'384, 16'385, 900'001}); }
 TEST_F(Put, auto_of_any_length_arrives) {
   check_all<Mode::kAuto>({1, 28, 29, 4096, 4097, 16'384, 16'385, 131'072, 131'073, 900'001});

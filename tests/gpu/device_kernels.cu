@@ -72,7 +72,12 @@ __global__ void puts_of_pieces(Job job) {
     for (std::uint32_t i = threadIdx.x; i < piece_bytes(k); i += job.threads) {
       source[piece.from + i] = piece_byte(k, i);
     }
-    status = gdx_put<M, C>(endpoint, job.remote + piece.to, job.local + piece.from, piece_bytes(k));
+    const std::uint32_t most = M == Mode::kInline ? kMaxInlinePutBytes : piece_bytes(k);
+    for (std::uint32_t at = 0; at < piece_bytes(k) && status == Status::kOk; at += most) {
+      const std::uint32_t rest = piece_bytes(k) - at;
+      status = gdx_put<M, C>(endpoint, job.remote + (piece.to + at), job.local + (piece.from + at),
+                             rest < most ? rest : most);
+    }
   }
   if (status == Status::kOk) status = gdx_flush(endpoint);
   job.outcome[threadIdx.x] = status;

@@ -11,6 +11,7 @@
 #include <string>
 #include <tuple>
 
+#include "device/options.h"
 #include "driver-shim/pcie/world/measure.h"
 #include "tests/ranks/goal.h"
 #include "tests/ranks/measure.h"
@@ -253,7 +254,8 @@ TEST(Bus, every_mode_moves_every_word_over_every_path) {
         SimulationConfig config = across(path, mode, doorbell);
         config.ranks = 4;
         config.endpoints_per_rank = 4;
-        config.message_bytes = 10000;  // three slots, of four that four endpoints share
+        // Three slots, of four that four endpoints share.
+        config.message_bytes = mode == pcie::Mode::kInline ? kMaxInlinePutBytes : 10000;
         config.slots = 4;
         const Report report = run(config);
         EXPECT_EQ(report.messages, 4u * 4 * 16) << name(path) << " " << name(mode) << " " << name(doorbell);
@@ -418,7 +420,8 @@ INSTANTIATE_TEST_SUITE_P(Bus, ProductionAndTable,
 // table rings for 16 at a time.
 TEST(Bus, inline_across_sockets_is_bounded_by_the_fetch_of_its_records_and_wqes) {
   SimulationConfig config = across(PathClass::kSys, pcie::Mode::kInline);
-  config.message_bytes = 1 << 16;
+  config.message_bytes = 16 * pcie::kMaxInlineBytes;  // for which the table rings once
+  static_assert(16 * pcie::kMaxInlineBytes <= kMaxInlinePutBytes);
   pcie::WorldConfig table;
   table.path = PathClass::kSys;
   table.queues = pcie::QueuePlacement::kGpu;

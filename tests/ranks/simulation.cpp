@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "device/options.h"
 #include "tests/ranks/host_words.h"
 #include "tests/ranks/kernels.h"
 #include "tests/sim/random.h"
@@ -92,6 +93,10 @@ Result<void> Simulation::check(const SimulationConfig& config) {
   if (config.message_bytes == 0 || config.message_bytes % 8 != 0 || config.message_bytes > kMaxMessageBytes) {
     return refuse(fmt::format("messages of {} bytes: use a multiple of 8, at most {}", config.message_bytes,
                               kMaxMessageBytes));
+  }
+  if (config.mode == pcie::Mode::kInline && config.message_bytes > kMaxInlinePutBytes) {
+    return refuse(fmt::format("messages of {} bytes inline: use at most {}, or another mode",
+                              config.message_bytes, kMaxInlinePutBytes));
   }
   const std::uint64_t buffers =
       std::uint64_t{config.ranks} * config.endpoints_per_rank * 2 * config.message_bytes;

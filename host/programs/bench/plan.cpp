@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/parse_number.h"
+#include "device/options.h"
 #include "host/calibration/conditions.h"
 
 namespace gdx::bench {
@@ -147,8 +148,8 @@ Result<void> check_ranks(const Plan& plan, const std::string& test, Operation op
   return {};
 }
 
-// Adds the cases of one test and size. Only puts and gets may share a doorbell, and only where several
-// messages are posted between two flushes.
+// Adds the cases of one test and size, but inline no longer one than a put may be. Only puts and gets may
+// share a doorbell, and only where several messages are posted between two flushes.
 void add_cases(const Plan& plan, const Case& begun, const std::vector<Way>& ways, std::vector<Case>& cases) {
   const bool many = begun.measure == Measure::kBandwidth;
   const bool batches = many && (begun.operation == Operation::kPut || begun.operation == Operation::kGet);
@@ -157,6 +158,7 @@ void add_cases(const Plan& plan, const Case& begun, const std::vector<Way>& ways
     for (const std::uint64_t depth : many ? plan.depths : one) {
       for (const std::uint64_t batch : batches ? plan.batches : one) {
         for (const Way way : ways_of(begun.operation, ways)) {
+          if (way == Way::kInline && begun.bytes > kMaxInlinePutBytes) continue;
           Case item = begun;
           item.endpoints = static_cast<std::uint32_t>(endpoints);
           item.depth = static_cast<std::uint32_t>(depth);
@@ -250,6 +252,12 @@ Result<std::vector<Case>> cases_of(const Plan& plan) {
     }
   }
   if (!cases.empty()) return cases;
+  if (plan.ways == std::vector<std::string>{"inline"}) {
+    return fail(
+        Status::kInvalidArgument,
+        fmt::format("--modes: 'inline': a put takes at most {} bytes: use a --size up to that, or add a mode",
+                    kMaxInlinePutBytes));
+  }
   return fail(
       Status::kInvalidArgument,
       "doorbells, queues: threads and proxies ring plainly, and proxies have queues in host memory: add "

@@ -42,7 +42,8 @@ void add_rank_options(command_line::Command demo, DemoOptions& options) {
       .check(command_line::one_of({"pull", "push", "inline", "bounce", "auto"}));
   pass_on(demo, options, "--min-bytes", "Smallest message, a multiple of 8 (8)")
       .check(whole(8, kMaxMessageBytes));
-  pass_on(demo, options, "--max-bytes", "Largest message; sizes grow by a factor of 8 (16777216)")
+  pass_on(demo, options, "--max-bytes",
+          "Largest message, inline 4096; sizes grow by a factor of 8 (16777216)")
       .check(whole(8, kMaxMessageBytes));
   pass_on(demo, options, "--messages", "Messages of each size (200 small, 3 large)")
       .check(whole(1, 1'000'000));

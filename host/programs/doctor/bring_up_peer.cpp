@@ -276,13 +276,15 @@ StepResult put_all_ways(Bench& bench) {
       const bool can_push = sender == bench.world->rank() ? nic.has_value() : link->peer.can_push;
       if (way.mode == Mode::kPush && !can_push) continue;
       for (const std::uint64_t bytes : kSizes) {
+        if (way.mode == Mode::kInline && bytes > kMaxInlinePutBytes) continue;
         failure = put_once(bench, *link, way, bytes, sender);
         if (!failure.empty()) return failed(failure);
       }
       ways.push_back(fmt::format("{} {}", way.name, sender == bench.world->rank() ? "out" : "in"));
     }
   }
-  StepResult result{Verdict::kOk, fmt::format("{} sizes by {}", kSizes.size(), fmt::join(ways, ", "))};
+  StepResult result{Verdict::kOk, fmt::format("{} sizes by {}; inline those up to {} B", kSizes.size(),
+                                              fmt::join(ways, ", "), kMaxInlinePutBytes)};
   if (!nic)
     result = {Verdict::kUnknown,
               fmt::format("{}; push out: not tried: {}", result.value, nic.error().message)};

@@ -57,6 +57,17 @@ TEST(Plan, product_has_each_case_once) {
   }
 }
 
+TEST(Plan, inline_has_sizes_up_to_the_longest_put) {
+  Plan plan;
+  plan.tests = {"put_lat"};
+  plan.ways = {"pull", "inline"};
+  plan.sizes_bytes = {4096, 4097};
+  EXPECT_EQ(cases_of(plan)->size(), 3u);
+  plan.ways = {"inline"};
+  plan.sizes_bytes = {4097};
+  EXPECT_THAT(cases_of(plan).error().message, HasSubstr("'inline': a put takes at most 4096 bytes"));
+}
+
 std::vector<std::string> keys_of(const Plan& plan) {
   const auto cases = cases_of(plan).value();
   std::vector<std::string> keys(cases.size());

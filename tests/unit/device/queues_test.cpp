@@ -149,6 +149,8 @@ TYPED_TEST(Queues, no_bytes_send_the_signal_and_too_many_nothing) {
     EXPECT_EQ(gdx_put<Mode::kPull>(ep, {}, {}, kTooLong), Status::kInvalidLength);
     EXPECT_EQ(gdx_put_signal<Mode::kPull>(ep, {}, {}, kTooLong, kSignal, 1), Status::kInvalidLength);
     EXPECT_EQ(gdx_get(ep, {}, {}, kTooLong), Status::kInvalidLength);
+    EXPECT_EQ(gdx_put<Mode::kInline>(ep, {}, {}, kMaxInlinePutBytes + 1), Status::kInvalidLength);
+    EXPECT_EQ(gdx_put_signal<Mode::kInline>(ep, {}, {}, kTooLong, kSignal, 1), Status::kInvalidLength);
     EXPECT_EQ(gdx_put_signal<Mode::kPush>(ep, {}, {}, 0, kSignal, 2), Status::kOk);
     EXPECT_EQ(gdx_put_signal<Mode::kPull>(ep, kTo, {}, 0, kSignal, 3), Status::kOk);
     EXPECT_EQ(gdx_flush(ep), Status::kOk);

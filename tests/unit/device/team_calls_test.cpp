@@ -51,6 +51,7 @@ TEST_F(TeamFaults, refusal_of_a_range_or_rank_is_left_whole) {
   std::uint64_t* const odd = as_word(heap() + 4);
   std::uint64_t* const beyond = as_word(end());
   constexpr std::size_t kLong = (std::size_t{1} << 30) + 1;
+  constexpr std::size_t kInline = kMaxInlinePutBytes;
   expect_refused({
       {"to", [&](T t) { return gdx_put(t, end() - 8, heap(), 16, kNative); },
        fault(kBad, kNative, end() - 8, 16)},
@@ -60,6 +61,10 @@ TEST_F(TeamFaults, refusal_of_a_range_or_rank_is_left_whole) {
        fault(kBad, kSize, heap() + 1, 18)},
       {"length", [&](T t) { return gdx_put(t, heap() + 2, heap(), kLong, kNative); },
        fault(Status::kInvalidLength, kNative, heap() + 2, kLong)},
+      {"length inline", [&](T t) { return gdx_put<Mode::kInline>(t, heap(), heap(), kInline + 1, kMapped); },
+       fault(Status::kInvalidLength, kMapped, heap(), kInline + 1)},
+      {"push without slots", [&](T t) { return gdx_put<Mode::kPush>(t, heap(), heap(), 32, kNative); },
+       fault(Status::kUnsupported, kNative, heap(), 32)},
       {"signal of a put",
        [&](T t) { return gdx_put_signal(t, heap(), heap(), 8, odd, 1, SignalOp::kSet, 2); },
        fault(Status::kRemoteInvalid, 2, odd, 8)},
@@ -112,6 +117,8 @@ TEST_F(TeamFaults, refusal_or_end_of_a_wait_is_left_whole) {
        fault(kBad, kAnyTeamRank, last, 16)},
       {"none", [&](T t) { return gdx_wait_any(t, word(4), nullptr, 0, kEq, 1, &index); },
        fault(Status::kInvalidLength, kAnyTeamRank, word(4), 0)},
+      {"no index", [&](T t) { return gdx_wait_any(t, word(4), nullptr, 1, kEq, 0, nullptr); },
+       fault(kBad, kAnyTeamRank, nullptr, 4)},
   });
   EXPECT_EQ(index, 7u);
   handle_.timeout_ns = 1000;
