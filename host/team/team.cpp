@@ -19,6 +19,8 @@ using team::TeamState;
 
 namespace {
 
+constexpr std::uint32_t kNoPlacement = 0xff;
+
 // The state during one collective call.
 struct Collective {
   std::shared_ptr<TeamState> state;
@@ -68,10 +70,11 @@ Result<Collective> Team::Impl::collective(const char* call) const {
 }
 
 Team::Team(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-Team::Team(Team&&) noexcept = default;
+// What is left behind is a closed team, whose calls are refused as those of any other.
+Team::Team(Team&& other) noexcept : impl_(std::exchange(other.impl_, std::make_unique<Impl>())) {}
 
 Team& Team::operator=(Team&& other) noexcept {
-  auto taken = std::move(other.impl_);
+  auto taken = std::exchange(other.impl_, std::make_unique<Impl>());
   const Team closed(std::exchange(impl_, std::move(taken)));
   return *this;
 }
@@ -156,7 +159,11 @@ Result<Team> Team::split(std::uint32_t colour, std::uint32_t key) {
 
 TeamHandle Team::handle() const {
   const auto state = impl_->state.lock();
-  return state && impl_->table ? *impl_->table->copy() : TeamHandle{};
+  if (state && impl_->table) return *impl_->table->copy();
+  TeamHandle closed{};
+  closed.layout = team_layout(Placement::kHost) | kNoPlacement;  // by which every call refuses it
+  closed.size = 1;                                               // because kernels divide by it
+  return closed;
 }
 
 std::uint32_t Team::rank() const { return impl_->rank; }
@@ -186,10 +193,11 @@ Result<void> Team::connect(std::uint32_t rank) {
   const TraceSpan span("Team::connect");
   GDX_TRY(impl_->caller.check_process());
   const auto state = impl_->state.lock();
-  if (!state || rank >= size()) {
+  if (!state || !impl_->table)
+    return fail(Status::kInvalidArgument, "cannot connect: the team is closed; make another");
+  if (rank >= size()) {
     return fail(Status::kInvalidArgument,
-                fmt::format("no connection to rank {}: use a rank below {} of a team that is not closed",
-                            rank, size()));
+                fmt::format("no connection to rank {}: the team has {} ranks", rank, size()));
   }
   const std::uint32_t member = impl_->table->members()[rank];
   auto done = state->connections().connect(member, monotonic_ns() + state->options().timeout_ns);
@@ -217,6 +225,7 @@ EndpointHandle Team::endpoint(std::uint32_t lane, std::uint32_t rank) const {
 }
 
 std::string Team::describe_fault() const {
+  if (const auto here = impl_->caller.check_process(); !here) return here.error().message;
   const auto state = impl_->state.lock();
   return state && impl_->table ? state->describe_fault(*impl_->table) : "the team is closed";
 }

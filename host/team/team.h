@@ -77,7 +77,8 @@ class Team {
   // a rank is direct and the window cannot be mapped.
   [[nodiscard]] Result<void> register_window(void* address, std::uint64_t bytes);
 
-  // Returns everything a kernel needs, by value. Valid until the team is closed.
+  // Returns everything a kernel needs, by value. Valid until the team is closed; then kernels' calls are
+  // kInvalidArgument.
   [[nodiscard]] TeamHandle handle() const;
 
   [[nodiscard]] std::uint32_t rank() const;

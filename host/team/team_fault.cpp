@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <span>
 
+#include "device/options.h"
 #include "proto/mlx5/wqe.h"
 
 namespace gdx::team {
@@ -21,10 +22,46 @@ std::uint64_t offset_in(const Memory& memory, const TeamFault& fault) {
   return fault.address - reinterpret_cast<std::uintptr_t>(memory.data());
 }
 
+bool is_in_heap(const TeamFault& fault, const Windows& windows) {
+  return offset_in(windows.window(0).memory, fault) < windows.window(0).memory.bytes();
+}
+
 std::string place_of(const TeamFault& fault, std::span<const std::byte> heap) {
   const std::uint64_t offset = fault.address - reinterpret_cast<std::uintptr_t>(heap.data());
   return offset < heap.size() ? fmt::format("heap offset {:#x}", offset)
                               : fmt::format("{:#x}", fault.address);
+}
+
+// Returns whether the word is one of a collective call's: they lie in front of what Windows::heap() shows.
+bool is_of_collective(const TeamFault& fault, const Windows& windows) {
+  const Memory& memory = windows.window(0).memory;
+  return offset_in(memory, fault) < static_cast<std::uint64_t>(windows.heap().data() - memory.data());
+}
+
+// Returns the reason for which a length was refused: those above a put's bound alone are no inline put's.
+std::string length_reason_of(const TeamFault& fault) {
+  if (fault.bytes == 0) return fault.rank == kAnyTeamRank ? ": of no signals" : ": of too many elements";
+  if (fault.bytes > mlx5::kMaxMessageBytes) return fmt::format(": use 1 to {} bytes", mlx5::kMaxMessageBytes);
+  return fmt::format(": use 1 to {} bytes inline, or another mode", kMaxInlinePutBytes);
+}
+
+// Returns the reason for which an argument was refused.
+std::string argument_reason_of(const TeamFault& fault, const Table& table, const Windows& windows) {
+  if (fault.rank >= table.size() && fault.rank != kAnyTeamRank)
+    return fmt::format(": the team has {} ranks", table.size());
+  if (fault.address == 0) return fault.bytes == 0 ? ": the lane does not exist" : ": a null pointer";
+  for (std::uint32_t w = 0; w < windows.count(); ++w) {
+    const Memory& memory = windows.window(w).memory;
+    const std::uint64_t offset = offset_in(memory, fault);
+    if (offset >= memory.bytes()) continue;
+    if (fault.bytes > memory.bytes() - offset)
+      return fmt::format(": ends {} bytes beyond that memory", fault.bytes - (memory.bytes() - offset));
+    if (fault.rank == kAnyTeamRank)  // of a call that names a rank: a wait for any has a range alone
+      return fmt::format(": the team has {} ranks, and that is number {}", table.size(), fault.rank);
+    return fmt::format(": the lane does not exist, {}or threads made one call with different arguments",
+                       w == 0 ? "" : "the window came after the handle, ");
+  }
+  return ": neither of the heap nor of a window";
 }
 
 // Returns the reason for which a call was refused.
@@ -32,41 +69,36 @@ std::string reason_of(const TeamFault& fault, const Table& table, const Windows&
   switch (fault.status) {
     case Status::kRemoteInvalid:
       return fault.address % sizeof(std::uint64_t) != 0 ? ": not 8-byte aligned" : "";
-    case Status::kInvalidLength:
-      return fault.bytes == 0 ? ": of no signals"
-                              : fmt::format(": use 1 to {} bytes", mlx5::kMaxMessageBytes);
-    case Status::kInvalidArgument: break;
+    case Status::kInvalidLength: return length_reason_of(fault);
+    case Status::kInvalidArgument: return argument_reason_of(fault, table, windows);
+    case Status::kUnsupported:
+      return fault.address == 0 ? ": a team that was split has no collective calls of kernels"
+                                : ": the team was made without the slots of that mode";
     default: return "";
   }
-  if (fault.rank >= table.size() && fault.rank != kAnyTeamRank)
-    return fmt::format(": the team has {} ranks", table.size());
-  for (std::uint32_t w = 0; w < windows.count(); ++w) {
-    const Memory& memory = windows.window(w).memory;
-    const std::uint64_t offset = offset_in(memory, fault);
-    if (offset >= memory.bytes()) continue;
-    if (fault.bytes > memory.bytes() - offset)
-      return fmt::format(": ends {} bytes beyond that memory", fault.bytes - (memory.bytes() - offset));
-    return ": the lane does not exist, or the window came later";
-  }
-  return ": neither of the heap nor of a window";
 }
 
 // Tells the word, the value, the time, and whether the awaited rank's NIC still answers: a wait that has
 // probed it in vain ends as unreachable.
 std::string wait_text(const TeamFault& fault, const Table& table, const Windows& windows,
                       const Connections& connections, const EndpointOptions& options) {
-  const Memory& heap = windows.window(0).memory;  // with the words of collective calls
+  const bool is_collective = is_of_collective(fault, windows);
   std::string text = ", waited";
   if (fault.status == Status::kTimeout)
     text += fmt::format(" {:.3f} s", static_cast<double>(*options.timeout_ns) / kNsInSecond);
-  text += fmt::format(" for the word at {} to be {} {}", place_of(fault, windows.heap()),
-                      kComparisons[(fault.waited - 1) % kComparisons.size()], fault.bytes);
-  if (!windows.is_heap_in_gpu() && offset_in(heap, fault) < heap.bytes())
+  if (is_collective) {
+    text += " in a collective call";
+  } else {
+    text += fmt::format(" for the word at {} to be {} {}", place_of(fault, windows.heap()),
+                        kComparisons[(fault.waited - 1) % kComparisons.size()], fault.bytes);
+  }
+  if (!is_collective && !windows.is_heap_in_gpu() && is_in_heap(fault, windows))
     text += fmt::format(", now {}", std::atomic_ref(*reinterpret_cast<std::uint64_t*>(fault.address)).load());
   const bool probed =
       fault.status == Status::kTimeout && fault.rank < table.size() && !options.may_time_out_before_retries;
   if (probed && connections.answers(table.members()[fault.rank]))
-    text += ": that rank's NIC answers, so it is slow, or does not set the word";
+    text += fmt::format(": that rank's NIC answers, so it is slow, or does not {}",
+                        is_collective ? "make that call with the same arguments" : "set the word");
   return text;
 }
 
@@ -93,9 +125,11 @@ std::string describe_fault(const Table& table, const Windows& windows, const Con
     text = fmt::format("{}: {}", status_name(fault.status), rank);
     if (fault.address != 0 && fault.waited != 0)
       text += wait_text(fault, table, windows, connections, options);
-    if (fault.address != 0 && fault.waited == 0)
-      text += fmt::format(", {} bytes at {}{}", fault.bytes, place_of(fault, windows.heap()),
-                          reason_of(fault, table, windows));
+    if (fault.waited == 0) {
+      if (fault.address != 0 || fault.bytes != 0)
+        text += fmt::format(", {} bytes at {}", fault.bytes, place_of(fault, windows.heap()));
+      text += reason_of(fault, table, windows);
+    }
     if (fault.status == Status::kTimeout && fault.waited == 0)
       text += bound_text(fault, table, connections, options);
   }

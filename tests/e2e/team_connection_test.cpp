@@ -283,7 +283,7 @@ TEST_F(TeamOfRanks, lost_rank_is_named_by_close) {
   ASSERT_FALSE(closed);
   EXPECT_EQ(closed.error().status, Status::kPeerGone);
   EXPECT_THAT(closed.error().message, HasSubstr("rank " + std::to_string(last())));
-  EXPECT_EQ(team.handle().size, 0u);
+  EXPECT_EQ(team.handle().peers, nullptr);
   ::testing::internal::CaptureStderr();
   unclosed.reset();
   EXPECT_THAT(::testing::internal::GetCapturedStderr(),

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "device/collectives/collectives.h"
 #include "device/team.h"
 #include "host/calibration/mode_table.h"
 #include "host/calibration/table_mode.h"
@@ -136,16 +137,21 @@ TEST_P(TeamKernels, lane_that_does_not_exist_and_a_closed_team_are_refused_at_on
     answers = {gdx_wait(handle, memory, Compare::kEqual, 1), gdx_put(handle, memory, memory + 8, 8, 0),
                gdx_signal(handle, memory, 1, SignalOp::kAdd, 0)};
   };
-  const auto refused_by = [&](const TeamHandle& handle) {
-    must(exec::launch({.block = {1}}, kernel, handle) == Status::kOk
+  const auto divide = [&](const TeamHandle& handle) {
+    answers = {gdx_put(handle, memory, memory + 8, 8, (handle.rank + 1) % handle.size),
+               gdx_wait_any(handle, memory, nullptr, 1, Compare::kEqual, 1, nullptr), gdx_barrier(handle)};
+  };
+  const auto refused_by = [&](const auto& calls, const TeamHandle& handle) {
+    must(exec::launch({.block = {1}}, calls, handle) == Status::kOk
              ? Result<void>{}
              : fail(Status::kSystem, "the launch failed"));
     EXPECT_EQ(answers, std::vector<Status>(3, Status::kInvalidArgument));
   };
   const TeamHandle handle = team.handle();
-  refused_by(handle.on_lane(1));
+  refused_by(kernel, handle.on_lane(1));
   must(team.close());
-  refused_by(handle);
+  refused_by(kernel, handle);
+  refused_by(divide, team.handle());
 }
 
 // Only the leader's arguments would count, and the other lanes' puts be lost.

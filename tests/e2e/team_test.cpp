@@ -49,7 +49,7 @@ TEST(TeamByDefault, one_call_sets_up_everything) {
   const auto closed = team.close();
   EXPECT_TRUE(closed) << closed.error().message;
   EXPECT_TRUE(team.close());
-  EXPECT_EQ(team.handle().size, 0u);
+  EXPECT_EQ(team.handle().peers, nullptr);
   EXPECT_EQ(team.allocate<int>(1).error().status, Status::kInvalidArgument);
   EXPECT_EQ(team.describe_fault(), "the team is closed");
 }
@@ -301,10 +301,10 @@ TEST_F(TeamOfRanks, split_teams_have_records_of_their_ranks_in_the_order_of_keys
     Team same = must(team.split(0, 7));
     EXPECT_EQ(same.rank(), team.rank()) << "equal keys keep the order";
     EXPECT_TRUE(same.close());
-    EXPECT_EQ(same.handle().size, 0u);
+    EXPECT_EQ(same.handle().peers, nullptr);
   }
   EXPECT_TRUE(team.close());
-  EXPECT_EQ(part.handle().size, 0u) << "it ends with the team";
+  EXPECT_EQ(part.handle().peers, nullptr) << "it ends with the team";
 }
 
 TEST_F(TeamOfRanks, abort_reaches_every_wait) {

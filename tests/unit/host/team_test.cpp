@@ -26,6 +26,7 @@
 #include <utility>
 #include <vector>
 
+#include "device/options.h"
 #include "host/memory/memory_limits.h"
 #include "host/staging/progress.h"
 #include "proto/mlx5/wqe.h"
@@ -178,10 +179,9 @@ TEST_F(Teams, split_team_has_the_ranks_of_its_colour_by_key_and_shares_the_rest)
     EXPECT_THAT(part.describe_fault(),
                 StartsWith(fmt::format("timed out: rank 0 (rank {} of the first team)", members.front())));
     EXPECT_EQ(team.describe_fault(), "ok");
-    EXPECT_EQ(refusal(part.connect(part.size())),
-              fmt::format("invalid argument: no connection to rank {0}: use a rank below {0} of a team that "
-                          "is not closed",
-                          part.size()));
+    EXPECT_EQ(
+        refusal(part.connect(part.size())),
+        fmt::format("invalid argument: no connection to rank {0}: the team has {0} ranks", part.size()));
     EXPECT_TRUE(team.barrier()) << "no further rank connects before all have counted";
     if (rank == 2) {
       EXPECT_TRUE(part.connect(0)) << "rank 3 of the first team";
@@ -267,8 +267,21 @@ TEST_F(LoneTeam, call_that_a_split_or_closed_team_cannot_do_is_named) {
   EXPECT_EQ(team.atomics(), TeamAtomics::kNic);
   EXPECT_EQ(team.way(0), PeerWay::kNone);
   EXPECT_EQ(team.endpoint(0, 0).qpn, 0u);
-  EXPECT_EQ(refusal(team.connect(0)),
-            "invalid argument: no connection to rank 0: use a rank below 0 of a team that is not closed");
+  EXPECT_EQ(refusal(team.connect(0)), "invalid argument: cannot connect" + closed);
+}
+
+TEST_F(LoneTeam, team_that_was_moved_away_is_a_closed_one) {
+  Team team = made();
+  Team other = std::move(team);
+  const std::string closed = ": the team is closed; make another";
+  EXPECT_EQ(refusal(team.barrier()), "invalid argument: cannot wait for all its ranks" + closed);
+  EXPECT_EQ(refusal(team.connect(0)), "invalid argument: cannot connect" + closed);
+  EXPECT_EQ(team.rank() + team.size() + team.heap().size(), 0u);
+  EXPECT_EQ(team.describe_fault(), "the team is closed");
+  EXPECT_TRUE(team.close());
+  team = std::move(other);
+  EXPECT_TRUE(team.barrier());
+  EXPECT_EQ(other.describe_fault(), "the team is closed");
 }
 
 // Returns the text of `body` in a forked child.
@@ -446,15 +459,37 @@ TEST_F(LoneTeam, fault_of_each_kind_is_told_with_its_place_and_reason) {
        "remote invalid request: rank 0, 8 bytes at heap offset 0x8"},
       {{Status::kRemoteInvalid, 0, heap + 9, 8, 0, 0},
        "remote invalid request: rank 0, 8 bytes at heap offset 0x9: not 8-byte aligned"},
+      {{Status::kInvalidLength, kAnyTeamRank, heap, 0, 0, 0},
+       "invalid length: any rank, 0 bytes at heap offset 0x0: of no signals"},
       {{Status::kInvalidLength, 0, heap, 0, 0, 0},
-       "invalid length: rank 0, 0 bytes at heap offset 0x0: of no signals"},
-      {{Status::kInvalidLength, 0, heap, 9, 0, 0},
-       "invalid length: rank 0, 9 bytes at heap offset 0x0: use 1 to " + most + " bytes"},
+       "invalid length: rank 0, 0 bytes at heap offset 0x0: of too many elements"},
+      {{Status::kInvalidLength, 0, heap, mlx5::kMaxMessageBytes + 1, 0, 0},
+       "invalid length: rank 0, 1073741825 bytes at heap offset 0x0: use 1 to " + most + " bytes"},
+      {{Status::kInvalidLength, 0, heap, kMaxInlinePutBytes + 1, 0, 0},
+       "invalid length: rank 0, 4097 bytes at heap offset 0x0: use 1 to 4096 bytes inline, or another mode"},
+      {{kBad, 1, 0, 0, 0, 0}, "invalid argument: rank 1: the team has 1 ranks"},
+      {{kBad, 0, 0, 0, 0, 0}, "invalid argument: rank 0: the lane does not exist"},
+      {{kBad, 0, 0, 64, 0, 0}, "invalid argument: rank 0, 64 bytes at 0x0: a null pointer"},
+      {{kBad, kAnyTeamRank, heap, 64, 0, 0},
+       "invalid argument: any rank, 64 bytes at heap offset 0x0: the team has 1 ranks, and that is number "
+       "4294967295"},
+      {{Status::kUnsupported, 0, 0, 0, 0, 0},
+       "unsupported: rank 0: a team that was split has no collective calls of kernels"},
+      {{Status::kUnsupported, 0, heap, 8, 0, 0},
+       "unsupported: rank 0, 8 bytes at heap offset 0x0: the team was made without the slots of that mode"},
+      {{Status::kTimeout, 0, heap - 64, 1 << 20, 0, 3},
+       "timed out: rank 0, waited 120.000 s in a collective call"},
       {{kBad, 1, heap, 8, 0, 0},
        "invalid argument: rank 1, 8 bytes at heap offset 0x0: the team has 1 ranks"},
       {{kBad, 0, heap + kHeapBytes - 8, 8, 0, 0},
-       "invalid argument: rank 0, 8 bytes at heap offset 0xfff8: the lane does not exist, or the window came "
-       "later"},
+       "invalid argument: rank 0, 8 bytes at heap offset 0xfff8: the lane does not exist, or threads made "
+       "one "
+       "call with different arguments"},
+      {{kBad, 0, window, 8, 0, 0},
+       "invalid argument: rank 0, 8 bytes at " + hex(window) +
+           ": the lane does not exist, the window came after the handle, or threads made one call with "
+           "different "
+           "arguments"},
       {{kBad, 0, heap + kHeapBytes - 8, 9, 0, 0},
        "invalid argument: rank 0, 9 bytes at heap offset 0xfff8: ends 1 bytes beyond that memory"},
       {{kBad, kAnyTeamRank, window + 1000, 30, 0, 0},
