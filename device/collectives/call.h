@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "device/exec/exec.h"
 #include "device/team.h"
@@ -30,7 +31,28 @@ GDX_DEVICE std::byte* scratch_of(const TeamHandle& team) {
   return team.area + team.area_bytes - team.scratch_bytes;
 }
 
-GDX_DEVICE Status take_call(const TeamHandle& team, std::uint64_t* number) {
+enum class CollectiveKind : std::uint32_t {
+  kBroadcast = 1,
+  kAllGather,
+  kGather,
+  kScatter,
+  kAllToAll,
+  kReduce,
+  kReduceScatter,
+  kAllReduce
+};
+
+// Mixes what all ranks must give alike to a call. `reduction` is of enum Reduce.
+template <typename T>
+GDX_DEVICE std::uint64_t alike_of(CollectiveKind kind, std::size_t count, std::uint32_t root = 0,
+                                  std::uint32_t reduction = 0) {
+  constexpr std::uint64_t kType =
+      sizeof(T) << 2 | (std::is_signed_v<T> ? 2 : 0) | (std::is_floating_point_v<T> ? 1 : 0);
+  const std::uint64_t call = kType | static_cast<std::uint64_t>(kind) << 8 | std::uint64_t{reduction} << 16;
+  return (count * 0xd6e8feb86659fd93u ^ call) + (std::uint64_t{root} << 32);
+}
+
+GDX_DEVICE Status take_call(const TeamHandle& team, std::uint64_t alike, std::uint64_t* number) {
   if (team.area == nullptr) return record_fault(team.copy, Status::kUnsupported, team.rank, nullptr, 0);
   TeamAreaWords& words = area_words(team);
   const std::uint64_t failure = exec::load_acquire(&words.failure);
@@ -38,18 +60,20 @@ GDX_DEVICE Status take_call(const TeamHandle& team, std::uint64_t* number) {
   if (exec::compare_swap_in_system(&words.busy, 0, 1) != 0) return Status::kBusy;
   *number = exec::load_acquire(&words.calls) + 1;
   exec::publish(&words.calls, *number);
+  const std::uint64_t mixed = (exec::split(words.alike).low ^ alike) * 0x9e3779b97f4a7c15u;
+  exec::publish(&words.alike, exec::join(exec::split(mixed).high, exec::split(*number).low));
   return Status::kOk;
 }
 
 // Begins a call. Its end is end_call(), unless the status here is another than kOk.
 template <Scope S, Placement P>
-GDX_DEVICE CollectiveCall begin_call(const TeamHandle& team) {
+GDX_DEVICE CollectiveCall begin_call(const TeamHandle& team, std::uint64_t alike) {
   if (team.layout != team_layout(P)) return {layout_status(team.layout), 0};
   if (team.peers == nullptr) {
     return {record_fault(team.copy, Status::kInvalidArgument, team.size, nullptr, 0), 0};  // no such lane
   }
   std::uint64_t number = 0;
-  const Status status = scope_by_leader<S>([&] { return take_call(team, &number); });
+  const Status status = scope_by_leader<S>([&] { return take_call(team, alike, &number); });
   const std::uint32_t low = exec::broadcast<S>(exec::split(number).low);
   const std::uint32_t high = exec::broadcast<S>(exec::split(number).high);
   return {status, exec::join(low, high) << kStepBits};
@@ -110,17 +134,21 @@ GDX_DEVICE Status send_when_ready(const TeamHandle& team, const CollectiveCall& 
   return status == Status::kOk ? send_piece<S, P>(team, call, to, from, count, ready + 1, rank) : status;
 }
 
-// Makes a call whose steps are `steps(call)`.
+// Makes a call whose steps are `steps(call)`. `alike`: what all ranks must give it alike, if anything.
+template <Scope S, Placement P, typename Steps>
+GDX_DEVICE Status make_call(const TeamHandle& team, std::uint64_t alike, const Steps& steps) {
+  const CollectiveCall call = begin_call<S, P>(team, alike);
+  return call.status == Status::kOk ? end_call<S>(team, steps(call)) : call.status;
+}
 template <Scope S, Placement P, typename Steps>
 GDX_DEVICE Status make_call(const TeamHandle& team, const Steps& steps) {
-  const CollectiveCall call = begin_call<S, P>(team);
-  return call.status == Status::kOk ? end_call<S>(team, steps(call)) : call.status;
+  return make_call<S, P>(team, 0, steps);
 }
 // The same of a call with a root.
 template <Scope S, Placement P, typename Steps>
-GDX_DEVICE Status make_rooted_call(const TeamHandle& team, std::uint32_t root, const void* to,
-                                   const Steps& steps) {
-  if (root < team.size) return make_call<S, P>(team, steps);
+GDX_DEVICE Status make_rooted_call(const TeamHandle& team, std::uint64_t alike, std::uint32_t root,
+                                   const void* to, const Steps& steps) {
+  if (root < team.size) return make_call<S, P>(team, alike, steps);
   return record_fault(team.copy, Status::kInvalidArgument, root, to, 0);
 }
 

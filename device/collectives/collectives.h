@@ -15,8 +15,9 @@
 //  gdx_wait's
 //    statuses. Later calls on that lane return that status, because ranks no longer agree on how far they
 //    are.
-//  - Counts, roots, types and reductions are equal at all ranks. Nothing compares them, as nothing does in
-//  NVSHMEM or NCCL: where they differ, results are wrong at kOk, or a rank times out.
+//  - Counts, roots, types and reductions are equal at all ranks. A kernel does not compare
+//  them: where they differ, results are wrong at kOk, or a rank times out. Team::barrier and close on the
+//  host then fail, on lanes 0 to 7 of a heap in host memory.
 //  - kUnsupported on a team that was split.
 // Source: docs/collectives.md.
 #pragma once
@@ -55,7 +56,8 @@ template <Scope S = Scope::kThread, Placement P = Placement::kHost, typename T>
 GDX_DEVICE Status gdx_broadcast(const TeamHandle& team, T* to, const T* from, std::size_t count,
                                 std::uint32_t root) {
   using namespace device::impl;
-  return make_rooted_call<S, P>(team, root, to, [&](const CollectiveCall& call) {
+  const std::uint64_t alike = alike_of<T>(CollectiveKind::kBroadcast, count, root);
+  return make_rooted_call<S, P>(team, alike, root, to, [&](const CollectiveCall& call) {
     const std::uint32_t size = team.size;
     const std::uint32_t place = (team.rank + size - root) % size;  // in the tree, whose root is 0
     const std::uint32_t bit = place & (0 - place);                 // lowest that is set
@@ -86,7 +88,8 @@ GDX_DEVICE Status gdx_broadcast(const TeamHandle& team, T* to, const T* from, st
 template <Scope S = Scope::kThread, Placement P = Placement::kHost, typename T>
 GDX_DEVICE Status gdx_all_gather(const TeamHandle& team, T* to, const T* from, std::size_t count) {
   using namespace device::impl;
-  return make_call<S, P>(team, [&](const CollectiveCall& call) {
+  const std::uint64_t alike = alike_of<T>(CollectiveKind::kAllGather, count);
+  return make_call<S, P>(team, alike, [&](const CollectiveCall& call) {
     const std::uint32_t size = team.size;
     const std::uint32_t right = (team.rank + 1) % size;
     const std::uint32_t left = (team.rank + size - 1) % size;
@@ -111,7 +114,8 @@ template <Scope S = Scope::kThread, Placement P = Placement::kHost, typename T>
 GDX_DEVICE Status gdx_gather(const TeamHandle& team, T* to, const T* from, std::size_t count,
                              std::uint32_t root) {
   using namespace device::impl;
-  return make_rooted_call<S, P>(team, root, to, [&](const CollectiveCall& call) {
+  const std::uint64_t alike = alike_of<T>(CollectiveKind::kGather, count, root);
+  return make_rooted_call<S, P>(team, alike, root, to, [&](const CollectiveCall& call) {
     Status status = Status::kOk;
     T* const place = to + team.rank * count;
     if (team.rank == root) {
@@ -135,7 +139,8 @@ template <Scope S = Scope::kThread, Placement P = Placement::kHost, typename T>
 GDX_DEVICE Status gdx_scatter(const TeamHandle& team, T* to, const T* from, std::size_t count,
                               std::uint32_t root) {
   using namespace device::impl;
-  return make_rooted_call<S, P>(team, root, to, [&](const CollectiveCall& call) {
+  const std::uint64_t alike = alike_of<T>(CollectiveKind::kScatter, count, root);
+  return make_rooted_call<S, P>(team, alike, root, to, [&](const CollectiveCall& call) {
     Status status = Status::kOk;
     if (team.rank == root) {
       status = for_each_other(team, [&](std::uint32_t rank) {
@@ -157,7 +162,8 @@ GDX_DEVICE Status gdx_scatter(const TeamHandle& team, T* to, const T* from, std:
 template <Scope S = Scope::kThread, Placement P = Placement::kHost, typename T>
 GDX_DEVICE Status gdx_all_to_all(const TeamHandle& team, T* to, const T* from, std::size_t count) {
   using namespace device::impl;
-  return make_call<S, P>(team, [&](const CollectiveCall& call) {
+  const std::uint64_t alike = alike_of<T>(CollectiveKind::kAllToAll, count);
+  return make_call<S, P>(team, alike, [&](const CollectiveCall& call) {
     Status status =
         for_each_other(team, [&](std::uint32_t rank) { return signal_ready<S, P>(team, call, rank); });
     if (status == Status::kOk)
@@ -180,7 +186,9 @@ template <Reduce R, Scope S = Scope::kThread, Placement P = Placement::kHost, ty
 GDX_DEVICE Status gdx_reduce(const TeamHandle& team, T* to, const T* from, std::size_t count,
                              std::uint32_t root) {
   using namespace device::impl;
-  return make_rooted_call<S, P>(team, root, to, [&](const CollectiveCall& call) {
+  const std::uint64_t alike =
+      alike_of<T>(CollectiveKind::kReduce, count, root, static_cast<std::uint32_t>(R));
+  return make_rooted_call<S, P>(team, alike, root, to, [&](const CollectiveCall& call) {
     return reduce_in_chunks<R, S, P>(
         team, call, to, count, [&](std::uint32_t rank) { return rank == root; },
         [&](std::uint32_t) { return from; });
@@ -192,7 +200,9 @@ GDX_DEVICE Status gdx_reduce(const TeamHandle& team, T* to, const T* from, std::
 template <Reduce R, Scope S = Scope::kThread, Placement P = Placement::kHost, typename T>
 GDX_DEVICE Status gdx_reduce_scatter(const TeamHandle& team, T* to, const T* from, std::size_t count) {
   using namespace device::impl;
-  return make_call<S, P>(team, [&](const CollectiveCall& call) {
+  const std::uint64_t alike =
+      alike_of<T>(CollectiveKind::kReduceScatter, count, 0, static_cast<std::uint32_t>(R));
+  return make_call<S, P>(team, alike, [&](const CollectiveCall& call) {
     return reduce_in_chunks<R, S, P>(
         team, call, to, count, [](std::uint32_t) { return true; },
         [&](std::uint32_t rank) { return from + rank * count; });
@@ -207,7 +217,9 @@ GDX_DEVICE Status gdx_reduce_scatter(const TeamHandle& team, T* to, const T* fro
 template <Reduce R, Scope S = Scope::kThread, Placement P = Placement::kHost, typename T>
 GDX_DEVICE Status gdx_all_reduce(const TeamHandle& team, T* to, const T* from, std::size_t count) {
   using namespace device::impl;
-  return make_call<S, P>(team, [&](const CollectiveCall& call) {
+  const std::uint64_t alike =
+      alike_of<T>(CollectiveKind::kAllReduce, count, 0, static_cast<std::uint32_t>(R));
+  return make_call<S, P>(team, alike, [&](const CollectiveCall& call) {
     const std::size_t slot_bytes = (count * sizeof(T) + 15) / 16 * 16;
     Status status = Status::kOk;
     if (team.size == 1 || count == 0) {

@@ -37,6 +37,22 @@ std::string shown_reason(const Statement& statement) {
   return shown;
 }
 
+// Refuses what kernels gave to as many collective calls, where it differs.
+Result<void> check_kernel_calls(const Statement& first, const Statement& other, std::uint32_t rank) {
+  for (std::uint32_t lane = 0; lane < kComparedLanes; ++lane) {
+    const std::uint64_t ours = first.kernel_calls[lane];
+    const std::uint64_t theirs = other.kernel_calls[lane];
+    if (ours == theirs || ours >> 32 != theirs >> 32) continue;
+    return fail(
+        Status::kInvalidArgument,
+        fmt::format(
+            "the {} collective calls of kernels on lane {} were not the same at rank {} as at rank 0: "
+            "give each the same count, type, root and reduction at all ranks",
+            ours >> 32, lane, rank));
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<std::vector<Statement>> agree(World& world, Statement mine, const Result<void>& done,
@@ -59,8 +75,10 @@ Result<std::vector<Statement>> agree(World& world, Statement mine, const Result<
   for (std::uint32_t rank = 1; rank < all->size(); ++rank) {
     const Statement& other = (*all)[rank];
     if (other.call == first.call && other.team == first.team &&
-        std::ranges::equal(other.arguments, first.arguments))
+        std::ranges::equal(other.arguments, first.arguments)) {
+      GDX_TRY(check_kernel_calls(first, other, rank));
       continue;
+    }
     return fail(Status::kInvalidArgument,
                 fmt::format("team call of rank {}: {}; of rank 0: {}; all ranks must make the same calls, in "
                             "the same order",

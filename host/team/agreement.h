@@ -22,6 +22,8 @@ enum class Call : std::uint32_t {
   kClose
 };
 
+inline constexpr std::uint32_t kComparedLanes = 8;
+
 // Statement of one rank. Trivially copyable, because ranks exchange it as bytes.
 struct Statement {
   Call call{};
@@ -30,12 +32,14 @@ struct Statement {
   std::uint64_t arguments[2]{};  // equal at all ranks
   std::uint64_t own[2]{};        // of this rank
   RemoteMemory memory{};         // of this rank
-  char reason[256]{};            // for a status other than kOk
+  // Of a barrier and the end: TeamAreaWords::alike of each lane. Equal where as many calls have begun.
+  std::uint64_t kernel_calls[kComparedLanes]{};
+  char reason[256]{};  // for a status other than kOk
 };
 
 // Gathers the statements of all ranks; `done` is this rank's part so far. Errors: `done`'s; another rank's,
 // naming it; kInvalidArgument at every rank where calls, teams or arguments differ, naming a rank that
-// differs; those of World::allgather.
+// differs, and where collective calls of kernels did; those of World::allgather.
 [[nodiscard]] Result<std::vector<Statement>> agree(World& world, Statement mine, const Result<void>& done,
                                                    std::uint64_t timeout_ns);
 

@@ -115,7 +115,8 @@ class Team {
   // Returns once every rank has called it, and all that its kernels had posted before is complete: a kernel
   // or host thread that starts afterwards reads, at any rank, what kernels that had ended before their rank's
   // call put there. Takes TeamOptions::timeout_ns at most. After abort() nothing is waited for but the ranks.
-  // Collective. Errors: those of agreement; the failure of a connection, naming both ranks; kUnsupported in a
+  // Collective. Errors: those of agreement; kInvalidArgument where kernels of a rank gave a collective call
+  // another count, type, root or reduction; the failure of a connection, naming both ranks; kUnsupported in a
   // team that was split.
   [[nodiscard]] Result<void> barrier();
   // Returns the team of the ranks of equal `colour`, ordered by `key`, then rank. It shares heap, endpoints

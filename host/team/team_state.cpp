@@ -89,6 +89,8 @@ void TeamState::use(const Hca& hca, World& world, StagingPools pools) {
 Result<std::vector<Statement>> TeamState::meet(Statement statement, const Result<void>& done) {
   release_to_mappings(Toward::kPeers);  // this rank's reads before this meeting
   statement.team = number_;
+  if (statement.call == Call::kBarrier || statement.call == Call::kClose)
+    windows_->read_kernel_calls(statement.kernel_calls);
   auto all = agree(*world_, statement, done, options_.timeout_ns);
   acquire_from_mappings(Toward::kHost);  // peers' puts before this meeting
   return all;

@@ -44,6 +44,15 @@ Result<Memory> Windows::make_heap() {
   return register_memory(*hca_, gpu_heap_->address(), bytes);
 }
 
+void Windows::read_kernel_calls(std::span<std::uint64_t> lanes) const {
+  if (is_heap_in_gpu()) return;
+  std::byte* at = windows_.front().memory.data() + offsetof(TeamAreaWords, alike);
+  for (std::uint32_t lane = 0; lane < std::min<std::size_t>(lanes.size(), options_->lanes); ++lane) {
+    lanes[lane] = std::atomic_ref(*reinterpret_cast<std::uint64_t*>(at)).load(std::memory_order_acquire);
+    at += area_.lane_bytes;
+  }
+}
+
 Result<void> Windows::zero(std::uint64_t offset, std::uint64_t bytes) {
   if (!gpu_heap_) {
     std::memset(windows_.front().memory.data() + offset, 0, bytes);

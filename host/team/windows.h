@@ -56,6 +56,9 @@ class Windows {
   };
   [[nodiscard]] const Area& area() const { return area_; }
   [[nodiscard]] static Area area_of(const TeamOptions& options, std::uint32_t ranks);
+  // Reads TeamAreaWords::alike of lanes, as many as there are; leaves them as they were of a heap in GPU
+  // memory.
+  void read_kernel_calls(std::span<std::uint64_t> lanes) const;
   [[nodiscard]] bool is_heap_in_gpu() const { return gpu_heap_.has_value(); }
   [[nodiscard]] SymmetricHeap& pieces() { return pieces_; }
   [[nodiscard]] const SymmetricHeap& pieces() const { return pieces_; }

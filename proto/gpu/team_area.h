@@ -12,7 +12,10 @@ struct TeamAreaWords {
   std::uint64_t calls;    // collective calls begun on the lane
   std::uint64_t failure;  // status with which a call failed, after which ranks no longer agree on `calls`
   std::uint64_t busy;     // nonzero while a call is under way
-  std::uint64_t reserved[13];
+  // Calls begun, modulo 2^32, in the high half; in the low one a mix of what all ranks must give alike to
+  // each of them. The host compares ranks whose high halves are equal.
+  std::uint64_t alike;
+  std::uint64_t reserved[12];
   std::uint64_t arrived[16];  // by round of a barrier
 };
 

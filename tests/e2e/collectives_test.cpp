@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "device/collectives/collectives.h"
@@ -281,6 +282,30 @@ TEST_P(Collectives, misuse_is_refused_where_it_is_made) {
     return gdx_broadcast(team, x, x, 64, team.size) == Status::kInvalidArgument ? Status::kOk
                                                                                 : Status::kSystem;
   });
+}
+
+// Each of them ends well at every rank, with wrong results.
+TEST_P(Collectives, arguments_that_differ_fail_the_next_barrier_of_the_host_at_every_rank) {
+  const std::uint32_t odd = team_.size() - 1;
+  const bool is_odd = team_.rank() == odd;
+  auto* const to = allocate<std::uint32_t>(64 * team_.size());
+  auto* const from = allocate<std::uint32_t>(64 * team_.size());
+  in_kernel<Scope::kThread>([&](const TeamHandle& team) { return gdx_all_gather(team, to, from, 64); });
+  ASSERT_TRUE(team_.barrier());
+  in_kernel<Scope::kThread>([&](const TeamHandle& team) {
+    if (GetParam() == Ways::kNic) return gdx_all_gather(team, to, from, is_odd ? 32 : 64);
+    return is_odd ? gdx_all_reduce<Reduce::kMax>(team, to, from, 64)
+                  : gdx_all_reduce<Reduce::kSum>(team, to, from, 64);
+  });
+  for (const auto& met : {team_.barrier(), team_.close()}) {
+    ASSERT_EQ(met.has_value(), odd == 0);
+    if (met) continue;
+    EXPECT_EQ(met.error().status, Status::kInvalidArgument);
+    EXPECT_EQ(met.error().message, "the 2 collective calls of kernels on lane 0 were not the same at rank " +
+                                       std::to_string(odd) +
+                                       " as at rank 0: give each the same count, type, root and "
+                                       "reduction at all ranks");
+  }
 }
 
 }  // namespace collectives_test
