@@ -422,8 +422,25 @@ ProgressFunction progress_of(const First& first, const Rest&... /*unused*/) {
   return nullptr;
 }
 
+// Launches a kernel on the configuration's stream, and returns before it has run. Arguments are copied.
+// Errors: kInvalidArgument without a stream. The kernel's own are told by synchronize().
+template <typename Kernel, typename... Args>
+[[nodiscard]] Status launch_async(const LaunchConfig& config, Kernel kernel, const Args&... args) {
+  LaunchConfig complete = config;
+  if (complete.progress == nullptr) complete.progress = progress_of(args...);
+  // Any, so that a kernel that waits for one of another stream yields its core.
+  if (complete.progress == nullptr) complete.progress = [] { return 0; };
+  return enqueue(config.stream, [=] { return run_grid(complete, [&] { kernel(args...); }); });
+}
+
+// Runs a kernel to its end, on the configuration's stream or on this thread. Errors: run_grid's; on a stream
+// those of synchronize().
 template <typename Kernel, typename... Args>
 [[nodiscard]] Status launch(const LaunchConfig& config, Kernel kernel, const Args&... args) {
+  if (config.stream != nullptr) {
+    const Status launched = launch_async(config, kernel, args...);
+    return launched == Status::kOk ? synchronize(config.stream) : launched;
+  }
   LaunchConfig complete = config;
   if (complete.progress == nullptr) complete.progress = progress_of(args...);
   return run_grid(complete, [&] { kernel(args...); });

@@ -8,6 +8,7 @@
 #include <functional>
 #include <vector>
 
+#include "device/exec/cpu_stream.h"
 #include "device/exec/scope.h"
 #include "proto/status.h"
 
@@ -30,7 +31,7 @@ struct LaunchConfig {
   Dim3 grid{};
   Dim3 block{};
   std::uint32_t shared_bytes = 0;  // of gdx_dynamic_shared(), for each block
-  void* stream = nullptr;          // not used: launches of a host thread follow one another
+  Stream stream = nullptr;         // earlier work of it comes first; null: on the thread that launches
   bool cooperative = false;        // not used: all blocks always run at once
   // Called when every thread of a worker is waiting. Drives a NIC in software on this core, for which the
   // kernel waits. Returns the number of things done. A worker yields its core now and then when calls do

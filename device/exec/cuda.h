@@ -505,60 +505,6 @@ GDX_DEVICE void yield() {}
 
 GDX_DEVICE void relax() { __nanosleep(20); }
 
-struct LaunchConfig {
-  dim3 grid{1};
-  dim3 block{1};
-  std::uint32_t shared_bytes = 0;  // of gdx_dynamic_shared(), for each block
-  cudaStream_t stream = nullptr;   // earlier work of it comes first
-  bool cooperative = false;        // all blocks at once, or kInvalidArgument: they may wait for each other
-  int (*progress)() = nullptr;     // a GPU makes progress beside the host: not used
-  unsigned workers = 1;            // not used
-  std::uint64_t (*clock)() = nullptr;  // not used: a GPU has its own
-};
-
-// Runs a kernel to its end on the current device, after earlier work of the stream. While a CUDA graph
-// captures the stream, the kernel becomes a part of the graph, and nothing runs. Errors: kNoDevice without a
-// driver or a GPU. kUnsupported when this binary has no code for the GPU. kInvalidArgument when CUDA refuses
-// the launch otherwise. kSystem when the kernel faults.
-template <typename... Parameters, typename... Args>
-[[nodiscard]] Status launch(const LaunchConfig& config, void (*kernel)(Parameters...), const Args&... args) {
-  cudaError_t refused = cudaSuccess;
-  // Permits more than 48 KiB. Source: CUDA C++ Programming Guide, "Compute Capabilities", sm_8x.
-  if (config.shared_bytes != 0) {
-    refused = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                   static_cast<int>(config.shared_bytes));
-  }
-  cudaLaunchAttribute cooperative{};
-  cooperative.id = cudaLaunchAttributeCooperative;
-  cooperative.val.cooperative = 1;
-  cudaLaunchConfig_t launch{};
-  launch.gridDim = config.grid;
-  launch.blockDim = config.block;
-  launch.dynamicSmemBytes = config.shared_bytes;
-  launch.stream = config.stream;
-  launch.attrs = &cooperative;
-  launch.numAttrs = config.cooperative ? 1 : 0;
-  if (refused == cudaSuccess) refused = cudaLaunchKernelEx(&launch, kernel, args...);
-  const cudaError_t last = cudaGetLastError();  // clears the error of either call
-  switch (refused == cudaSuccess ? last : refused) {
-    case cudaSuccess: break;
-    case cudaErrorNoDevice:
-    case cudaErrorInsufficientDriver:
-    case cudaErrorStubLibrary: return Status::kNoDevice;
-    case cudaErrorInvalidDeviceFunction:
-    case cudaErrorNoKernelImageForDevice: return Status::kUnsupported;
-    default: return Status::kInvalidArgument;
-  }
-  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-  cudaError_t ended = cudaSuccess;
-  if (config.stream != nullptr) ended = cudaStreamIsCapturing(config.stream, &capture);
-  if (ended == cudaSuccess && capture == cudaStreamCaptureStatusNone)
-    ended = cudaStreamSynchronize(config.stream);
-  if (ended == cudaSuccess) return Status::kOk;
-  (void)cudaGetLastError();  // or the next launch would report it
-  return Status::kSystem;
-}
-
 }  // namespace gdx::exec
 
 namespace gdx {

@@ -32,6 +32,8 @@
 //   now_ns(), relax()                     for bounded waits; now_cycles() for measurements
 //   yield()                               runs threads that share a core with this one
 //   launch(config, kernel, args...)       runs a kernel to its end
+//   launch_async(config, kernel, args...) the same on a stream, without a wait
+//   Stream, create_stream, synchronize    the order of launches; Event, record, wait_for between streams
 //   gdx_dynamic_shared<T>()               the block's LaunchConfig::shared_bytes; in namespace gdx
 //   kOnGpu                                true for the CUDA layer
 // The CPU layer provides CUDA's own names too: cuda_names.h.
@@ -47,6 +49,7 @@
 
 #if defined(__CUDACC__)
 #include "device/exec/cuda.h"
+#include "device/exec/cuda_launch.h"
 #else
 #include "device/exec/cpu.h"
 #include "device/exec/cuda_names.h"
