@@ -1,7 +1,11 @@
 // Options of the calls on an endpoint.
 #pragma once
 
+#include <cstdint>
+
 namespace gdx {
+
+struct QueueState;
 
 // Time of the doorbell: in the call itself, or in a later call on the endpoint. A later doorbell covers all
 // WQEs before it; gdx_flush, gdx_wait and closing the endpoint ring too. Deferred WQEs share one plain
@@ -35,5 +39,14 @@ enum class SignalOp { kSet, kAdd };
 
 // Comparison of a signal word, left, with a value, right. Both are unsigned.
 enum class Compare { kEqual, kNotEqual, kGreaterEqual, kGreater, kLessEqual, kLess };
+
+// A point among a team's operations towards one rank on one lane. Valid in any thread of the GPU or process,
+// for 2^31 further operations there.
+struct TeamMark {
+  QueueState* state;  // null: nothing has been posted to a NIC
+  std::uint32_t position;
+  std::uint32_t rank;
+  std::uint32_t whole;  // nonzero: a flush of the rank stands for it
+};
 
 }  // namespace gdx

@@ -35,6 +35,7 @@
 #include <type_traits>
 
 #include "device/impl/noted_call.h"
+#include "device/impl/team_order.h"
 #include "device/impl/team_wait.h"
 #include "device/options.h"
 #include "device/test.h"
@@ -80,6 +81,17 @@ GDX_DEVICE Status gdx_signal(const TeamHandle& team, std::uint64_t* signal, std:
   return device::impl::signal_in_team<S, P>(team, device::impl::TeamWord{signal, value, op}, rank);
 }
 
+// Makes gdx_signal, seen only after all that this thread, and threads whose return it observed, had put to
+// `rank` before on any lane of the team, not the handle's alone. On a team of one lane it is gdx_signal.
+// Elsewhere it waits until the other lanes' operations to `rank` are complete. Errors: those of gdx_flush and
+// gdx_signal.
+template <Scope S = Scope::kThread, Placement P = Placement::kHost>
+GDX_DEVICE Status gdx_signal_after_all(const TeamHandle& team, std::uint64_t* signal, std::uint64_t value,
+                                       SignalOp op, std::uint32_t rank) {
+  device::impl::note_call<S>("gdx_signal_after_all", signal, value, op, rank);
+  return device::impl::signal_after_all_in_team<S, P>(team, device::impl::TeamWord{signal, value, op}, rank);
+}
+
 // Copies `bytes` from the place of `from` at `rank` to `to`, complete after gdx_flush. Errors: the
 // rules'; kInvalidLength for more than 1 GiB.
 template <Scope S = Scope::kThread, Placement P = Placement::kHost>
@@ -122,6 +134,25 @@ GDX_DEVICE Status gdx_flush(const TeamHandle& team, std::uint32_t rank) {
       return device::impl::record_fault(team.copy, Status::kInvalidArgument, rank, nullptr, 0);
     return device::impl::flush_ranks<P>(team, rank, rank + 1);
   });
+}
+
+// Marks the caller's operations to `rank` so far, on the handle's lane, for gdx_flush(team, mark) by any
+// thread. Every thread of the scope gets the mark. Errors: kInvalidArgument for no such rank.
+template <Scope S = Scope::kThread, Placement P = Placement::kHost>
+GDX_DEVICE Status gdx_mark(const TeamHandle& team, TeamMark* mark, std::uint32_t rank) {
+  device::impl::note_call<S>("gdx_mark", rank);
+  if (const Status bad = device::impl::check_rank<P>(team, rank); bad != Status::kOk) return bad;
+  return device::impl::mark_in_scope<S>(team.peers[rank], rank, mark);
+}
+
+// Waits until the marked operations are complete, whatever any thread has posted behind them. It waits for
+// what others had posted there before the mark, because a queue completes in its order. Errors: those of
+// gdx_flush.
+template <Scope S = Scope::kThread, Placement P = Placement::kHost>
+GDX_DEVICE Status gdx_flush(const TeamHandle& team, const TeamMark& mark) {
+  device::impl::note_call<S>("gdx_flush", mark.state, mark.position, mark.rank);
+  if (const Status bad = device::impl::check_rank<P>(team, mark.rank); bad != Status::kOk) return bad;
+  return device::impl::scope_by_leader<S>([&] { return device::impl::flush_mark<P>(team, mark); });
 }
 
 // Makes gdx_flush to every rank, within one timeout. Errors: the first failure, after all of them.
@@ -201,11 +232,13 @@ using gdx::gdx_compare_swap;
 using gdx::gdx_fetch_add;
 using gdx::gdx_flush;
 using gdx::gdx_get;
+using gdx::gdx_mark;
 using gdx::gdx_put;
 using gdx::gdx_put_signal;
 using gdx::gdx_put_value;
 using gdx::gdx_quiet;
 using gdx::gdx_signal;
+using gdx::gdx_signal_after_all;
 using gdx::gdx_wait;
 using gdx::gdx_wait_all;
 using gdx::gdx_wait_any;

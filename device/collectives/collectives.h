@@ -157,8 +157,8 @@ GDX_DEVICE Status gdx_scatter(const TeamHandle& team, T* to, const T* from, std:
   });
 }
 
-// Copies piece r of `from`, of `count` elements, to place `rank` of `to` at each rank r. Each rank sends size
-// - 1 pieces. `to` and `from` must not overlap. Errors: the rules'.
+// Copies piece r of `from`, of `count` elements, to place `rank` of `to` at each rank r. Each rank sends
+// one piece to each other. `to` and `from` must not overlap. Errors: the rules'.
 template <Scope S = Scope::kThread, Placement P = Placement::kHost, typename T>
 GDX_DEVICE Status gdx_all_to_all(const TeamHandle& team, T* to, const T* from, std::size_t count) {
   using namespace device::impl;
@@ -171,6 +171,37 @@ GDX_DEVICE Status gdx_all_to_all(const TeamHandle& team, T* to, const T* from, s
         return send_when_ready<S, P>(team, call, to + team.rank * count, from + rank * count, count, rank);
       });
     copy_own<S>(to + team.rank * count, from + team.rank * count, count);
+    exec::sync<S>();
+    if (status == Status::kOk)
+      status =
+          for_each_other(team, [&](std::uint32_t rank) { return await_piece<S, P>(team, call, 1, rank); });
+    if (status == Status::kOk) status = gdx_quiet<S, P>(team);
+    return status;
+  });
+}
+
+// Copies counts[r] elements of `from` from element from_at[r] on to each rank r, which places them in its
+// `to` from element to_at[this rank] of its own call on. So counts and from_at are by who gets a piece, to_at
+// by who sends one; each has `size` entries in any memory that the kernel reads. Each rank sends size - 1
+// pieces and as many places. `to` and `from` must not overlap. Errors: the rules'.
+template <Scope S = Scope::kThread, Placement P = Placement::kHost, typename T>
+GDX_DEVICE Status gdx_all_to_all_v(const TeamHandle& team, T* to, const std::size_t* to_at, const T* from,
+                                   const std::size_t* from_at, const std::size_t* counts) {
+  using namespace device::impl;
+  return make_call<S, P>(team, [&](const CollectiveCall& call) {
+    const std::uint32_t own = team.rank;
+    Status status = for_each_other(team, [&](std::uint32_t rank) {
+      const Status placed = gdx_put_value<S, P>(team, &words_of(team, own).place, to_at[rank], rank);
+      return placed == Status::kOk ? signal_ready<S, P>(team, call, rank) : placed;
+    });
+    if (status == Status::kOk)
+      status = for_each_other(team, [&](std::uint32_t rank) {
+        const Status ready = await_ready<S, P>(team, call, rank);
+        if (ready != Status::kOk) return ready;
+        T* const place = to + exec::load_acquire(&words_of(team, rank).place);
+        return send_piece<S, P>(team, call, place, from + from_at[rank], counts[rank], 1, rank);
+      });
+    copy_own<S>(to + to_at[own], from + from_at[own], counts[own]);
     exec::sync<S>();
     if (status == Status::kOk)
       status =
@@ -195,8 +226,8 @@ GDX_DEVICE Status gdx_reduce(const TeamHandle& team, T* to, const T* from, std::
   });
 }
 
-// Reduces piece r of `from` of all ranks, of `count` elements, in `to` at each rank r. Each rank sends size -
-// 1 pieces. Errors: the rules'; kInvalidLength beyond a million chunks of scratch.
+// Reduces piece r of `from` of all ranks, of `count` elements, in `to` at each rank r. Each rank sends
+// one piece to each other. Errors: the rules'; kInvalidLength beyond a million chunks of scratch.
 template <Reduce R, Scope S = Scope::kThread, Placement P = Placement::kHost, typename T>
 GDX_DEVICE Status gdx_reduce_scatter(const TeamHandle& team, T* to, const T* from, std::size_t count) {
   using namespace device::impl;
@@ -213,7 +244,7 @@ GDX_DEVICE Status gdx_reduce_scatter(const TeamHandle& team, T* to, const T* fro
 // `to`. All ranks get equal results; floating-point numbers are reduced in an order that depends on `count`
 // and the number of ranks alone. A vector of which the scratch holds one for each rank goes from each rank to
 // all; a longer one round a ring, 2 * (size - 1) / size of its bytes from each rank. T: integers of 1 to 8 B,
-// float, double. Errors: the rules'.
+// float, double, __half, __nv_bfloat16, in whose own precision they are reduced. Errors: the rules'.
 template <Reduce R, Scope S = Scope::kThread, Placement P = Placement::kHost, typename T>
 GDX_DEVICE Status gdx_all_reduce(const TeamHandle& team, T* to, const T* from, std::size_t count) {
   using namespace device::impl;
@@ -223,7 +254,7 @@ GDX_DEVICE Status gdx_all_reduce(const TeamHandle& team, T* to, const T* from, s
     const std::size_t slot_bytes = (count * sizeof(T) + 15) / 16 * 16;
     Status status = Status::kOk;
     if (team.size == 1 || count == 0) {
-      copy_own<S>(to, from, count);
+      copy_own<S>(to, from, count);  // an average, too
       exec::sync<S>();
     } else if (count <= team.scratch_bytes / sizeof(T) && slot_bytes <= team.scratch_bytes / team.size) {
       status = all_reduce_directly<R, S, P>(team, call, to, from, count, slot_bytes);
@@ -239,6 +270,7 @@ GDX_DEVICE Status gdx_all_reduce(const TeamHandle& team, T* to, const T* from, s
 using gdx::gdx_all_gather;
 using gdx::gdx_all_reduce;
 using gdx::gdx_all_to_all;
+using gdx::gdx_all_to_all_v;
 using gdx::gdx_barrier;
 using gdx::gdx_broadcast;
 using gdx::gdx_gather;

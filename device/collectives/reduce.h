@@ -3,12 +3,15 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "device/collectives/call.h"
+#include "device/exec/halves.h"
 
 namespace gdx {
 
-enum class Reduce : std::uint32_t { kSum = 0, kProduct = 1, kMin = 2, kMax = 3 };
+// Of integers kAverage is the sum, which may wrap around, divided and cut off towards zero.
+enum class Reduce : std::uint32_t { kSum = 0, kProduct = 1, kMin = 2, kMax = 3, kAverage = 4 };
 
 }  // namespace gdx
 
@@ -16,10 +19,23 @@ namespace gdx::device::impl {
 
 template <Reduce R, typename T>
 GDX_DEVICE T reduced(T a, T b) {
-  if constexpr (R == Reduce::kSum) return static_cast<T>(a + b);
+  if constexpr (R == Reduce::kSum || R == Reduce::kAverage) return static_cast<T>(a + b);
   if constexpr (R == Reduce::kProduct) return static_cast<T>(a * b);
   if constexpr (R == Reduce::kMin) return b < a ? b : a;
   if constexpr (R == Reduce::kMax) return a < b ? b : a;
+}
+
+// Returns the result of so many ranks, from what their elements were reduced to.
+template <Reduce R, typename T>
+GDX_DEVICE T finished(T all, std::uint32_t ranks) {
+  if constexpr (R != Reduce::kAverage) {
+    return all;
+  } else if constexpr (std::is_integral_v<T>) {
+    using Wide = std::conditional_t<std::is_signed_v<T>, std::int64_t, std::uint64_t>;
+    return static_cast<T>(static_cast<Wide>(all) / static_cast<Wide>(ranks));
+  } else {
+    return static_cast<T>(all / static_cast<T>(static_cast<float>(ranks)));
+  }
 }
 
 // Reduces `from` into `to`, with all threads of the scope; they have synchronised before the next access.
@@ -67,7 +83,7 @@ GDX_DEVICE void reduce_scratch(const TeamHandle& team, T* to, std::size_t count,
   for (std::size_t i = exec::thread_rank<S>(); i < count; i += exec::thread_count<S>()) {
     T all = slot(0)[i];
     for (std::uint32_t rank = 1; rank < team.size; ++rank) all = reduced<R>(all, slot(rank)[i]);
-    to[i] = all;
+    to[i] = finished<R>(all, team.size);
   }
   exec::sync<S>();
 }
@@ -177,6 +193,12 @@ GDX_DEVICE Status all_reduce_round_a_ring(const TeamHandle& team, const Collecti
   if (status == Status::kOk) status = await_ready<S, P>(team, call, ring.right);
   for (std::uint32_t step = 0; step + 1 < size && status == Status::kOk; ++step)
     status = ring.step(to, part(step), part(step + 1));
+  if constexpr (R == Reduce::kAverage) {
+    const Part own = part(size - 1);
+    for (std::size_t i = exec::thread_rank<S>(); i < own.count; i += exec::thread_count<S>())
+      to[own.at + i] = finished<R>(to[own.at + i], size);
+    exec::sync<S>();
+  }
   for (std::uint32_t step = 0; step + 1 < size && status == Status::kOk; ++step) {
     const Part out = part(step + size - 1);
     status = send_piece<S, P>(team, call, to + out.at, to + out.at, out.count, ++ring.sent, ring.right);

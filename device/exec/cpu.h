@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <memory>
 #include <type_traits>
 #include <utility>
 
@@ -421,6 +422,13 @@ ProgressFunction progress_of(const First& first, const Rest&... /*unused*/) {
   if constexpr (std::is_same_v<First, TeamHandle>) return first.progress;
   return nullptr;
 }
+
+// Makes a word of 8 B, zero, that the host and kernels reach. Errors: none on this layer.
+[[nodiscard]] inline Status make_word(std::uint64_t** word) {
+  *word = std::make_unique<std::uint64_t>(0).release();
+  return Status::kOk;
+}
+inline void free_word(std::uint64_t* word) { const std::unique_ptr<std::uint64_t> ends(word); }
 
 // Launches a kernel on the configuration's stream, and returns before it has run. Arguments are copied.
 // Errors: kInvalidArgument without a stream. The kernel's own are told by synchronize().

@@ -79,6 +79,19 @@ inline void destroy_event(Event event) {
 // Waits for the event's newest record on this thread. Errors: kInvalidArgument, kSystem.
 [[nodiscard]] inline Status synchronize(Event event) { return status_of(cudaEventSynchronize(event)); }
 
+// Makes a word of 8 B, zero, that the host and kernels reach. Errors: kNoDevice, kNoMemory.
+[[nodiscard]] inline Status make_word(std::uint64_t** word) {
+  void* memory = nullptr;
+  const Status made = status_of(cudaHostAlloc(&memory, sizeof **word, cudaHostAllocPortable));
+  if (made != Status::kOk) return made;
+  *word = static_cast<std::uint64_t*>(memory);
+  **word = 0;
+  return made;
+}
+inline void free_word(std::uint64_t* word) {
+  if (word != nullptr) (void)status_of(cudaFreeHost(word));
+}
+
 // Launches a kernel on the current device, and returns before it has run. While a CUDA graph captures the
 // stream, the kernel becomes a part of the graph, and nothing runs. Errors: kNoDevice without a driver or a
 // GPU. kUnsupported when this binary has no code for the GPU. kInvalidArgument when CUDA refuses the launch

@@ -62,6 +62,25 @@ T shuffle_from(std::uint32_t lanes, T value, std::uint32_t source) {
   return value;
 }
 
+// Both are numbers: the type in which C++ compares them.
+template <typename A, typename B>
+using Common = std::enable_if_t<std::is_arithmetic_v<A> && std::is_arithmetic_v<B>, std::common_type_t<A, B>>;
+
+// Reduces the values of the lanes of `lanes`, in their order. Lanes that have returned are left out.
+template <typename T, typename Next>
+T reduce_lanes(std::uint32_t lanes, T value, Next next) {
+  const std::uint32_t alive = ballot(lanes, true);
+  T all{};
+  bool first = true;
+  for (std::uint32_t lane = 0; lane < kWarpThreads; ++lane) {
+    if ((alive >> lane & 1) == 0) continue;
+    const T given = shuffle_from(alive, value, lane);
+    all = first ? given : next(all, given);
+    first = false;
+  }
+  return all;
+}
+
 // Adds as a GPU does: integers wrap around.
 template <typename T>
 T wrapping_add(T a, T b) {
@@ -211,6 +230,34 @@ inline int __all_sync(unsigned mask, int predicate) {
 }
 // The lanes that run together: fibers run one at a time.
 inline unsigned __activemask() { return 1u << gdx::exec::lane_index(); }
+
+// Reductions over the lanes of a mask, each of which gets the result.
+#define GDX_REDUCE_SYNC(name, next, ...)                                        \
+  template <typename T>                                                         \
+  gdx::exec::OneOf<T, __VA_ARGS__> name(unsigned mask, T value) {               \
+    return gdx::exec::reduce_lanes(mask, value, [](T a, T b) { return next; }); \
+  }
+GDX_REDUCE_SYNC(__reduce_add_sync, gdx::exec::wrapping_add(a, b), int, unsigned)
+GDX_REDUCE_SYNC(__reduce_min_sync, std::min(a, b), int, unsigned)
+GDX_REDUCE_SYNC(__reduce_max_sync, std::max(a, b), int, unsigned)
+GDX_REDUCE_SYNC(__reduce_and_sync, a& b, unsigned)
+GDX_REDUCE_SYNC(__reduce_or_sync, a | b, unsigned)
+GDX_REDUCE_SYNC(__reduce_xor_sync, a ^ b, unsigned)
+#undef GDX_REDUCE_SYNC
+
+// The lesser and the greater of two numbers, which may be of different types.
+template <typename A, typename B>
+gdx::exec::Common<A, B> min(A a, B b) {
+  const gdx::exec::Common<A, B> left = a;
+  const gdx::exec::Common<A, B> right = b;
+  return right < left ? right : left;
+}
+template <typename A, typename B>
+gdx::exec::Common<A, B> max(A a, B b) {
+  const gdx::exec::Common<A, B> left = a;
+  const gdx::exec::Common<A, B> right = b;
+  return left < right ? right : left;
+}
 
 // Atomics: relaxed, and whole for every observer. Each returns what was there.
 #define GDX_ATOMIC(name, next, ...)                                                 \

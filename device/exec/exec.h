@@ -33,6 +33,7 @@
 //   yield()                               runs threads that share a core with this one
 //   launch(config, kernel, args...)       runs a kernel to its end
 //   launch_async(config, kernel, args...) the same on a stream, without a wait
+//   make_word(p), free_word(p)            a word that the host and kernels reach
 //   Stream, create_stream, synchronize    the order of launches; Event, record, wait_for between streams
 //   gdx_dynamic_shared<T>()               the block's LaunchConfig::shared_bytes; in namespace gdx
 //   kOnGpu                                true for the CUDA layer

@@ -24,6 +24,7 @@ struct TeamAreaRankWords {
   std::uint64_t ready;  // the rank has begun a call, so that its memory may be written
   std::uint64_t data;   // pieces that came from the rank
   std::uint64_t taken;  // pieces of scratch that the rank has read
+  std::uint64_t place;  // element at which the rank wants this rank's piece of a call with lengths
 };
 
 inline constexpr std::uint32_t kMinScratchBytes = 4096;
@@ -35,6 +36,6 @@ constexpr std::uint32_t team_area_word_bytes(std::uint32_t size) {
   return static_cast<std::uint32_t>((bytes + 127) / 128 * 128);
 }
 
-static_assert(sizeof(TeamAreaWords) == 256 && sizeof(TeamAreaRankWords) == 24);
+static_assert(sizeof(TeamAreaWords) == 256 && sizeof(TeamAreaRankWords) == 32);
 
 }  // namespace gdx

@@ -10,68 +10,13 @@
 #include <string>
 #include <vector>
 
-#include "device/collectives/collectives.h"
-#include "host/gdx.h"
-#include "tests/e2e/must.h"
+#include "tests/e2e/collectives_of_ranks.h"
 
 namespace gdx {
 namespace collectives_test {
 
-enum class Ways { kNic, kDirect, kMixed };
-
-// Has a block's threads in each launch, so that a scope of any width fits.
-constexpr unsigned kThreads = 64;
-
-// Sizes in elements: fewer than ranks, odd, above the scratch of a direct all-reduce, of several chunks.
-constexpr std::size_t kCounts[] = {1, 7, 1000, 70'001};
-constexpr std::size_t kMostCount = 70'001;
-
-class Collectives : public ::testing::TestWithParam<Ways> {
- protected:
-  Collectives() : team_(made(GetParam())) {}
-
-  static Team made(Ways ways) {
-    TeamOptions options;
-    options.heap_bytes = 16 << 20;
-    options.timeout_ns = 200'000'000'000;
-    const auto world = must(WorldOptions::from_environment());
-    const bool off = ways == Ways::kNic || (ways == Ways::kMixed && world.rank == 0);
-    options.direct = off ? DirectChoice::kOff : DirectChoice::kAuto;
-    return must(Team::create(options));
-  }
-
-  // Runs `call(team)` in all threads of a block; of scope kThread in one thread.
-  template <Scope S, typename Call>
-  void in_kernel(const Call& call) {
-    std::vector<Status> ends(kThreads, Status::kOk);
-    const auto kernel = [&](const TeamHandle& team) {
-      const auto thread = exec::thread_rank<Scope::kBlock>();
-      if (S == Scope::kBlock || thread < (S == Scope::kWarp ? 32u : 1u)) ends[thread] = call(team);
-    };
-    ASSERT_EQ(exec::launch({.block = {kThreads}}, kernel, team_.handle()), Status::kOk);
-    for (const Status end : ends) ASSERT_EQ(end, Status::kOk) << team_.describe_fault();
-  }
-
-  [[nodiscard]] std::uint64_t value(std::uint32_t rank, std::size_t i) const {
-    return (rank + 1) * 1'000'003ull + i * 7 + round_;
-  }
-  template <typename T>
-  T* allocate(std::size_t count) {
-    return must(team_.allocate<T>(count));
-  }
-
-  Team team_;
-  std::uint64_t round_ = 0;
-};
 INSTANTIATE_TEST_SUITE_P(By, Collectives, ::testing::Values(Ways::kNic, Ways::kDirect, Ways::kMixed),
-                         [](const auto& test) {
-                           switch (test.param) {
-                             case Ways::kNic: return "nic";
-                             case Ways::kDirect: return "direct";
-                             case Ways::kMixed: return "mixed";
-                           }
-                           return "";
-                         });
+                         name_of);
 
 // Puts to all ranks, and only the barrier waits. It signals ranks at distances of powers of two, so the
 // longest put goes to one at distance 3, which no signal covers.
@@ -214,6 +159,98 @@ TEST_P(Collectives, reductions_and_pieces_of_one_root_reach_it_and_no_other) {
   }
 }
 
+TEST_P(Collectives, averages_and_numbers_of_16_bits) {
+  auto* const ints = allocate<std::int8_t>(kMostCount);
+  auto* const halves = allocate<__half>(kMostCount);
+  auto* const brains = allocate<__nv_bfloat16>(kMostCount);
+  const auto small = [&](std::uint32_t rank, std::size_t i) { return static_cast<int>((rank + i) % 9) - 4; };
+  for (const std::size_t count : kCounts) {
+    for (std::size_t i = 0; i < count; ++i) {
+      ints[i] = static_cast<std::int8_t>(small(team_.rank(), i));
+      halves[i] = __float2half(static_cast<float>(small(team_.rank(), i)));
+      brains[i] = __float2bfloat16(static_cast<float>(small(team_.rank(), i)));
+    }
+    in_kernel<Scope::kWarp>([&](const TeamHandle& team) {
+      Status status = gdx_all_reduce<Reduce::kAverage, Scope::kWarp>(team, ints, ints, count);
+      if (status == Status::kOk)
+        status = gdx_all_reduce<Reduce::kAverage, Scope::kWarp>(team, halves, halves, count);
+      if (status == Status::kOk)
+        status = gdx_all_reduce<Reduce::kMin, Scope::kWarp>(team, brains, brains, count);
+      return status;
+    });
+    for (std::size_t i = 0; i < count; ++i) {
+      int sum = 0;
+      int least = 9;
+      for (std::uint32_t rank = 0; rank < team_.size(); ++rank) {
+        sum += small(rank, i);
+        least = std::min(least, small(rank, i));
+      }
+      const int size = static_cast<int>(team_.size());
+      ASSERT_EQ(ints[i], sum / size) << "of " << count << ", element " << i;
+      const __half right = static_cast<float>(sum) / static_cast<float>(size);
+      ASSERT_EQ(halves[i].bits, right.bits) << "of " << count << ", element " << i;
+      ASSERT_EQ(__bfloat162float(brains[i]), static_cast<float>(least))
+          << "of " << count << ", element " << i;
+    }
+  }
+}
+
+// Every rank chooses where its pieces come; some are empty.
+TEST_P(Collectives, all_to_all_v_places_pieces_of_any_length) {
+  constexpr std::size_t kLongest = 30'000;
+  const std::uint32_t size = team_.size();
+  const std::uint32_t own = team_.rank();
+  auto* const from = allocate<std::uint32_t>(size * kLongest);
+  auto* const to = allocate<std::uint32_t>(size * kLongest);
+  const auto length = [&](std::uint32_t sender, std::uint32_t receiver) -> std::size_t {
+    return (sender * 7 + receiver * 3 + round_) % 4 * 9'973;
+  };
+  for (round_ = 1; round_ <= 4; ++round_) {
+    std::vector<std::size_t> to_at(size), from_at(size), counts(size);
+    std::size_t end = 0;
+    for (std::uint32_t rank = size; rank-- > 0;) {  // backwards, so that a place is no product of the rank
+      to_at[rank] = end;
+      end += length(rank, own);
+      from_at[rank] = rank * kLongest;
+      counts[rank] = length(own, rank);
+      for (std::size_t i = 0; i < counts[rank]; ++i)
+        from[from_at[rank] + i] = static_cast<std::uint32_t>(value(own * size + rank, i));
+    }
+    std::fill_n(to, size * kLongest, 5);
+    in_kernel<Scope::kWarp>([&](const TeamHandle& team) {
+      return gdx_all_to_all_v<Scope::kWarp>(team, to, to_at.data(), from, from_at.data(), counts.data());
+    });
+    for (std::uint32_t rank = 0; rank < size; ++rank) {
+      for (std::size_t i = 0; i < length(rank, own); ++i)
+        ASSERT_EQ(to[to_at[rank] + i], static_cast<std::uint32_t>(value(rank * size + own, i)))
+            << "round " << round_ << ", of rank " << rank << ", element " << i;
+    }
+    ASSERT_TRUE(std::all_of(to + end, to + size * kLongest, [](std::uint32_t x) { return x == 5; }));
+  }
+}
+
+// Puts on one lane and the signal on the other, which alone keeps no order with them.
+TEST_P(Collectives, signal_after_all_covers_puts_of_every_lane) {
+  auto* const from = allocate<std::uint64_t>(kMostCount);
+  auto* const inbox = allocate<std::uint64_t>(kMostCount);
+  auto* const words = allocate<std::uint64_t>(2);
+  const std::uint32_t right = (team_.rank() + 1) % team_.size();
+  const std::uint32_t left = (team_.rank() + team_.size() - 1) % team_.size();
+  for (round_ = 1; round_ <= 10; ++round_) {
+    for (std::size_t i = 0; i < kMostCount; ++i) from[i] = value(team_.rank(), i);
+    bool whole = true;
+    in_kernel<Scope::kThread>([&](const TeamHandle& team) {
+      Status status = gdx_put(team.on_lane(1), inbox, from, kMostCount * sizeof *from, right);
+      if (status == Status::kOk)
+        status = gdx_signal_after_all(team.on_lane(0), words, round_, SignalOp::kSet, right);
+      if (status == Status::kOk) status = gdx_wait(team, words, Compare::kGreaterEqual, round_, left);
+      for (std::size_t i = kMostCount; i-- > 0;) whole = whole && inbox[i] == value(left, i);
+      return status == Status::kOk ? gdx_barrier(team) : status;
+    });
+    ASSERT_TRUE(whole) << "round " << round_;
+  }
+}
+
 // The last rank comes late, when the others are in the call already.
 TEST_P(Collectives, memory_of_a_rank_is_written_only_after_its_call) {
   auto* const words = allocate<std::uint64_t>(8);
@@ -276,7 +313,7 @@ TEST_P(Collectives, misuse_is_refused_where_it_is_made) {
   std::vector<Status> ends;
   const auto kernel = [&](const TeamHandle& team) { ends.push_back(gdx_barrier(team)); };
   ASSERT_EQ(exec::launch({.block = {1}}, kernel, half.handle()), Status::kOk);
-  ASSERT_EQ(exec::launch({.block = {1}}, kernel, team_.handle().on_lane(1)), Status::kOk);
+  ASSERT_EQ(exec::launch({.block = {1}}, kernel, team_.handle().on_lane(2)), Status::kOk);
   EXPECT_EQ(ends, (std::vector<Status>{Status::kUnsupported, Status::kInvalidArgument}));
   in_kernel<Scope::kThread>([&](const TeamHandle& team) {
     return gdx_broadcast(team, x, x, 64, team.size) == Status::kInvalidArgument ? Status::kOk

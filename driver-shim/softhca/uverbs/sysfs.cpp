@@ -287,6 +287,7 @@ std::vector<std::pair<const char*, std::uint64_t>> all_counter_values(const HcaC
           {"hw_counters/softhca_retransmitted_packets", transport.retransmitted_packets},
           {"hw_counters/softhca_tail_resends", transport.tail_resends},
           {"hw_counters/softhca_packets_sent", counters.wire.packets_sent},
+          {"hw_counters/softhca_bytes_sent", counters.wire.bytes_sent},
           {"hw_counters/softhca_packets_received", counters.wire.packets_received},
           {"hw_counters/softhca_faults_lost", counters.wire.faults_lost},
           {"hw_counters/softhca_faults_corrupted", counters.wire.faults_corrupted},

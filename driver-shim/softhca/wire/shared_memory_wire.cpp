@@ -183,6 +183,7 @@ void SharedMemoryWire::append(OutgoingLink& link, const Address& destination, st
   if (link.ring().unpublished_bytes() == 0) unpublished_.push_back(&link);
   link.ring().commit(length_bytes, flags);
   ++own_.packets_sent;
+  own_.bytes_sent += length_bytes;
   ++own_.shared_memory_sent;
   if (link.ring().unpublished_bytes() < kBatchBytes) return;
   link.publish();

@@ -289,6 +289,7 @@ void UdpWire::append(const Address& destination, std::size_t length_bytes, const
   run.closed = datagram_bytes < run.segment_bytes;
   used_ += datagram_bytes;
   ++counters_.packets_sent;
+  counters_.bytes_sent += datagram_bytes;
   if (used_ + run.segment_bytes > kMaxGsoBytes) send_runs();
 }
 

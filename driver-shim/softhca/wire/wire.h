@@ -49,6 +49,7 @@ struct FaultConfig {
 struct WireCounters {
   std::uint64_t packets_sent = 0;
   std::uint64_t packets_received = 0;
+  std::uint64_t bytes_sent = 0;  // of packets_sent, from BTH to ICRC where there is one
   std::uint64_t faults_lost = 0;
   std::uint64_t faults_corrupted = 0;
   std::uint64_t faults_marked = 0;

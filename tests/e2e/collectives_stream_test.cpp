@@ -1,0 +1,151 @@
+// Calls of the host on a stream, between ranks.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "device/collectives/on_stream.h"
+#include "tests/e2e/collectives_of_ranks.h"
+
+namespace gdx::collectives_test {
+
+class OnStream : public Collectives {
+ protected:
+  OnStream() {
+    for (exec::Stream& stream : streams_) EXPECT_EQ(exec::create_stream(&stream), Status::kOk);
+  }
+  ~OnStream() override {
+    for (const exec::Stream stream : streams_) exec::destroy_stream(stream);
+  }
+  [[nodiscard]] std::uint32_t right() const { return (team_.rank() + 1) % team_.size(); }
+  [[nodiscard]] std::uint32_t left() const { return (team_.rank() + team_.size() - 1) % team_.size(); }
+  static void expect_ok(std::initializer_list<Status> launches) {
+    for (const Status launch : launches) EXPECT_EQ(launch, Status::kOk);
+  }
+
+  exec::Stream streams_[2] = {};
+};
+INSTANTIATE_TEST_SUITE_P(By, OnStream, ::testing::Values(Ways::kNic, Ways::kDirect, Ways::kMixed), name_of);
+
+// Without a kernel of its own: the host fills memory, makes calls, and reads what came.
+TEST_P(OnStream, collective_calls_follow_each_other) {
+  constexpr std::size_t kCount = 20'011;
+  const std::uint32_t size = team_.size();
+  const std::uint32_t rank = team_.rank();
+  auto* const x = allocate<std::uint64_t>(size * kCount);
+  auto* const y = allocate<std::uint64_t>(size * kCount);
+  auto* const z = allocate<std::uint64_t>(size * kCount);
+  const auto sum = [&](std::size_t i) {
+    std::uint64_t all = 0;
+    for (std::uint32_t r = 0; r < size; ++r) all += value(r, i);
+    return all;
+  };
+  TeamStream on(team_.handle(), streams_[0]);
+  for (round_ = 1; round_ <= 2; ++round_) {
+    const auto root = static_cast<std::uint32_t>(round_ % size);
+    for (std::size_t i = 0; i < size * kCount; ++i) x[i] = value(rank, i);
+    // Each call takes what the one before made.
+    expect_ok({gdx_all_to_all(on, y, x, kCount), gdx_all_reduce<Reduce::kMax>(on, z, y, kCount),
+               gdx_barrier(on), gdx_gather(on, y, z, kCount, root), gdx_scatter(on, z, y, kCount, root),
+               gdx_broadcast(on, y, z, kCount, root)});
+    EXPECT_EQ(on.synchronize(), Status::kOk) << team_.describe_fault();
+    // The greatest of rank 0's pieces, which it sent to the last rank.
+    for (std::size_t i = 0; i < kCount; ++i) ASSERT_EQ(y[i], value(0, (size - 1) * kCount + i)) << i;
+    expect_ok({gdx_reduce_scatter<Reduce::kSum>(on, y, x, kCount), gdx_all_gather(on, z, y, kCount),
+               gdx_reduce<Reduce::kSum>(on, y, x, kCount, root), gdx_quiet(on)});
+    EXPECT_EQ(on.synchronize(), Status::kOk) << team_.describe_fault();
+    for (std::size_t i = 0; i < size * kCount; ++i) ASSERT_EQ(z[i], sum(i)) << i;
+    for (std::size_t i = 0; rank == root && i < kCount; ++i) ASSERT_EQ(y[i], sum(i)) << i;
+    expect_ok({gdx_barrier(on)});
+    EXPECT_EQ(on.synchronize(), Status::kOk);
+  }
+}
+
+// The host reads a peer's puts behind a wait on the stream, without a barrier of hosts.
+TEST_P(OnStream, host_reads_what_a_wait_on_the_stream_has_seen) {
+  auto* const from = allocate<std::uint64_t>(kMostCount);
+  auto* const inbox = allocate<std::uint64_t>(kMostCount);
+  auto* const words = allocate<std::uint64_t>(2);
+  TeamStream on(team_.handle(), streams_[0]);
+  exec::Event come = nullptr;
+  ASSERT_EQ(exec::create_event(&come), Status::kOk);
+  for (round_ = 1; round_ <= 20; ++round_) {
+    for (std::size_t i = 0; i < kMostCount; ++i) from[i] = value(team_.rank(), i);
+    expect_ok(
+        {gdx_put_signal(on, inbox, from, kMostCount * sizeof *from, words, round_, SignalOp::kSet, right()),
+         gdx_wait(on, words, Compare::kGreaterEqual, round_, left()), exec::record(come, streams_[0])});
+    if (round_ % 2 == 0) {
+      EXPECT_EQ(exec::synchronize(come), Status::kOk);
+    } else {
+      EXPECT_EQ(on.synchronize(), Status::kOk) << team_.describe_fault();
+    }
+    for (std::size_t i = kMostCount; i-- > 0;) ASSERT_EQ(inbox[i], value(left(), i)) << "round " << round_;
+    // The left neighbour may overwrite the inbox, and this rank its source.
+    expect_ok({gdx_signal(on, words + 1, round_, SignalOp::kSet, left()),
+               gdx_wait(on, words + 1, Compare::kGreaterEqual, round_, right()), gdx_quiet(on)});
+    EXPECT_EQ(on.synchronize(), Status::kOk) << team_.describe_fault();
+  }
+  exec::destroy_event(come);
+}
+
+// Streams of all ranks wait for each other: more kernels at a time than the machine has cores.
+TEST_P(OnStream, streams_that_wait_for_each_other_go_on) {
+  auto* const words = allocate<std::uint64_t>(2);
+  TeamStream first(team_.handle().on_lane(0), streams_[0]);
+  TeamStream second(team_.handle().on_lane(1), streams_[1]);
+  constexpr std::uint64_t kTurns = 20;
+  // Rank r's first stream waits for the second of rank r - 1, and that for the first of its own rank.
+  for (std::uint64_t turn = 1; turn <= kTurns; ++turn) {
+    expect_ok({gdx_signal(first, words, turn, SignalOp::kSet, team_.rank()),
+               gdx_wait(first, words + 1, Compare::kGreaterEqual, turn, left()),
+               gdx_wait(second, words, Compare::kGreaterEqual, turn, team_.rank()),
+               gdx_signal(second, words + 1, turn, SignalOp::kSet, right())});
+  }
+  EXPECT_EQ(first.synchronize(), Status::kOk) << team_.describe_fault();
+  EXPECT_EQ(second.synchronize(), Status::kOk) << team_.describe_fault();
+  must(team_.barrier());
+}
+
+// Collective calls of two streams at once, a lane each.
+TEST_P(OnStream, lanes_of_streams_are_independent) {
+  auto* const x = allocate<std::uint64_t>(kMostCount);
+  auto* const y = allocate<std::uint64_t>(kMostCount);
+  TeamStream first(team_.handle().on_lane(0), streams_[0]);
+  TeamStream second(team_.handle().on_lane(1), streams_[1]);
+  for (std::size_t i = 0; i < kMostCount; ++i) x[i] = y[i] = i + 1;
+  for (int round = 0; round < 2; ++round) {
+    expect_ok({gdx_all_reduce<Reduce::kSum>(first, x, x, kMostCount),
+               gdx_all_reduce<Reduce::kSum>(second, y, y, kMostCount)});
+  }
+  EXPECT_EQ(second.synchronize(), Status::kOk) << team_.describe_fault();
+  EXPECT_EQ(first.synchronize(), Status::kOk) << team_.describe_fault();
+  const std::uint64_t times = std::uint64_t{team_.size()} * team_.size();
+  for (std::size_t i = 0; i < kMostCount; ++i) {
+    ASSERT_EQ(x[i], times * (i + 1)) << i;
+    ASSERT_EQ(y[i], times * (i + 1)) << i;
+  }
+}
+
+TEST_P(OnStream, failed_call_is_kept_until_asked_and_stops_those_behind_it) {
+  auto* const words = allocate<std::uint64_t>(2);
+  {
+    TeamStream on(team_.handle(), streams_[0]);
+    expect_ok({gdx_signal(on, words, 1, SignalOp::kSet, team_.size()),
+               gdx_signal(on, words + 1, 1, SignalOp::kSet, team_.rank()), gdx_quiet(on)});
+    EXPECT_EQ(on.synchronize(), Status::kInvalidArgument);
+    EXPECT_THAT(team_.describe_fault(), ::testing::HasSubstr("invalid argument"));
+    expect_ok({gdx_quiet(on)});
+    EXPECT_EQ(on.synchronize(), Status::kOk) << "asked";
+    EXPECT_EQ(words[1], 0u) << "a call behind the failed one ran";
+    expect_ok({gdx_signal(on, words, 1, SignalOp::kSet, team_.size())});
+    ::testing::internal::CaptureStderr();
+  }
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), ::testing::HasSubstr("nobody asked for it"));
+  TeamStream none(team_.handle(), nullptr);
+  EXPECT_EQ(gdx_barrier(none), Status::kInvalidArgument) << "the CPU layer has no default stream";
+  must(team_.barrier());
+}
+
+}  // namespace gdx::collectives_test
