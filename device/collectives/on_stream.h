@@ -7,22 +7,22 @@
 //   Status status = on.synchronize();                 // x is there, and the host may read it
 //
 // Rules:
-//  - A call returns what the launch came to. What it comes to itself is kept: after a failure the later calls
-//    of this TeamStream do nothing, until synchronize() has told it. The program's own kernels run all the
-//    same.
-//  - Calls of one lane are in the stream's order. Collective calls of two streams at once need a lane each
-//    (TeamHandle::on_lane), because a lane has one at a time.
-//  - A wait holds the stream, within the team's timeout, and nothing else: streams may wait for each other.
-//  On
-//    a GPU its block must find room beside what else runs.
+//  - A call returns what its launch came to: kInvalidArgument on the CPU layer without a stream, on a GPU
+//    what exec::launch_async returns.
+//  - What a call itself came to is kept. After a failure the later calls of this TeamStream do nothing,
+//    until synchronize() has told it. The program's own kernels run all the same.
+//  - Collective calls of two streams at once need a lane each (TeamHandle::on_lane), because a lane has one
+//    at a time.
+//  - A wait holds its stream, within the team's timeout, and nothing else: streams may wait for each other.
+//    On a GPU its block must find room beside what else runs.
 //  - A file with these calls is compiled as kernels are, by nvcc for a GPU.
 //
-// Ordering: the host reads what peers have put into this rank's heap
-//  - after synchronize(), an event or Team::barrier() behind a gdx_wait for the signal that came after the
-//  put
-//  - after the same behind a collective call, of what that call stores; behind gdx_barrier, of all that any
-//    rank had put before its own gdx_barrier
-// and at no other time. What the host stores before a call is read by the call. Source: docs/collectives.md.
+// Ordering: the host reads what peers have put into this rank's heap after synchronize(), of this or of an
+// event, and behind one of these calls; at no other time while they put:
+//  - gdx_wait: what was put before the signal that it saw
+//  - gdx_barrier: what any rank had put before its own gdx_barrier
+//  - another collective call: what it stores at this rank
+// What the host stores before a call is read by the call. Source: docs/collectives.md.
 #pragma once
 
 #include <cstddef>
@@ -125,7 +125,7 @@ class TeamStream {
     return failed;
   }
 
-  // Launches one call, for the functions below.
+  // Launches one call, for the functions below. Errors: the rules'.
   template <device::impl::StreamCall C, auto Option = 0, typename... Args>
   [[nodiscard]] Status launch(Args... args) {
     if (status_ != Status::kOk) return status_;
@@ -147,67 +147,95 @@ class TeamStream {
   Status status_;                     // of making this
 };
 
-// Each launches the kernel's call of that name and arguments. Errors: those of exec::launch_async.
+// Launches gdx_put. Errors: the rules'.
 template <Mode M = Mode::kAuto>
 [[nodiscard]] Status gdx_put(TeamStream& on, void* to, const void* from, std::size_t bytes,
                              std::uint32_t rank) {
   return on.launch<device::impl::StreamCall::kPut, M>(to, from, bytes, rank);
 }
+
+// Launches gdx_put_signal. Errors: the rules'.
 template <Mode M = Mode::kAuto>
 [[nodiscard]] Status gdx_put_signal(TeamStream& on, void* to, const void* from, std::size_t bytes,
                                     std::uint64_t* signal, std::uint64_t value, SignalOp op,
                                     std::uint32_t rank) {
   return on.launch<device::impl::StreamCall::kPutSignal, M>(to, from, bytes, signal, value, op, rank);
 }
+
+// Launches gdx_signal. Errors: the rules'.
 [[nodiscard]] inline Status gdx_signal(TeamStream& on, std::uint64_t* signal, std::uint64_t value,
                                        SignalOp op, std::uint32_t rank) {
   return on.launch<device::impl::StreamCall::kSignal>(signal, value, op, rank);
 }
+
+// Launches gdx_wait. Errors: the rules'.
 [[nodiscard]] inline Status gdx_wait(TeamStream& on, const std::uint64_t* signal, Compare how,
                                      std::uint64_t value, std::uint32_t rank) {
   return on.launch<device::impl::StreamCall::kWait>(signal, how, value, rank);
 }
+
+// Launches gdx_quiet. Errors: the rules'.
 [[nodiscard]] inline Status gdx_quiet(TeamStream& on) {
   return on.launch<device::impl::StreamCall::kQuiet>();
 }
+
+// Launches gdx_barrier. Errors: the rules'.
 [[nodiscard]] inline Status gdx_barrier(TeamStream& on) {
   return on.launch<device::impl::StreamCall::kBarrier>();
 }
+
+// Launches gdx_broadcast. Errors: the rules'.
 template <typename T>
 [[nodiscard]] Status gdx_broadcast(TeamStream& on, T* to, const T* from, std::size_t count,
                                    std::uint32_t root) {
   return on.launch<device::impl::StreamCall::kBroadcast>(to, from, count, root);
 }
+
+// Launches gdx_all_gather. Errors: the rules'.
 template <typename T>
 [[nodiscard]] Status gdx_all_gather(TeamStream& on, T* to, const T* from, std::size_t count) {
   return on.launch<device::impl::StreamCall::kAllGather>(to, from, count);
 }
+
+// Launches gdx_gather. Errors: the rules'.
 template <typename T>
 [[nodiscard]] Status gdx_gather(TeamStream& on, T* to, const T* from, std::size_t count, std::uint32_t root) {
   return on.launch<device::impl::StreamCall::kGather>(to, from, count, root);
 }
+
+// Launches gdx_scatter. Errors: the rules'.
 template <typename T>
 [[nodiscard]] Status gdx_scatter(TeamStream& on, T* to, const T* from, std::size_t count,
                                  std::uint32_t root) {
   return on.launch<device::impl::StreamCall::kScatter>(to, from, count, root);
 }
+
+// Launches gdx_all_to_all. Errors: the rules'.
 template <typename T>
 [[nodiscard]] Status gdx_all_to_all(TeamStream& on, T* to, const T* from, std::size_t count) {
   return on.launch<device::impl::StreamCall::kAllToAll>(to, from, count);
 }
+
+// Launches gdx_all_to_all_v. Errors: the rules'.
 template <typename T>
 [[nodiscard]] Status gdx_all_to_all_v(TeamStream& on, T* to, const std::size_t* to_at, const T* from,
                                       const std::size_t* from_at, const std::size_t* counts) {
   return on.launch<device::impl::StreamCall::kAllToAllV>(to, to_at, from, from_at, counts);
 }
+
+// Launches gdx_reduce. Errors: the rules'.
 template <Reduce R, typename T>
 [[nodiscard]] Status gdx_reduce(TeamStream& on, T* to, const T* from, std::size_t count, std::uint32_t root) {
   return on.launch<device::impl::StreamCall::kReduce, R>(to, from, count, root);
 }
+
+// Launches gdx_reduce_scatter. Errors: the rules'.
 template <Reduce R, typename T>
 [[nodiscard]] Status gdx_reduce_scatter(TeamStream& on, T* to, const T* from, std::size_t count) {
   return on.launch<device::impl::StreamCall::kReduceScatter, R>(to, from, count);
 }
+
+// Launches gdx_all_reduce. Errors: the rules'.
 template <Reduce R, typename T>
 [[nodiscard]] Status gdx_all_reduce(TeamStream& on, T* to, const T* from, std::size_t count) {
   return on.launch<device::impl::StreamCall::kAllReduce, R>(to, from, count);

@@ -90,7 +90,7 @@ class CpuStream {
       if (next.always || failure_ == Status::kOk) {
         lock.unlock();
         const Status status = next.run();
-        next.run = nullptr;  // what it holds ends before a host that waits goes on
+        next.run = nullptr;  // ends what it holds before a host that waits goes on
         lock.lock();
         if (failure_ == Status::kOk) failure_ = status;
       }

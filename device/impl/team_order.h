@@ -30,7 +30,7 @@ GDX_DEVICE Status signal_after_all_in_team(const TeamHandle& team, const TeamWor
   return flushed == Status::kOk ? signal_in_team<S, P>(team, signal, rank) : flushed;
 }
 
-// What threads have posted is published when their calls return, so `published` covers the caller's.
+// Returns a mark that covers the caller's posts, because a post is published when its call returns.
 GDX_DEVICE TeamMark mark_of(const TeamPeer& peer, std::uint32_t rank) {
   const PeerWay way = way_of(peer);
   if (has_queue(way)) return {peer.state, exec::load_counter(&peer.state->shared.published), rank, 0};

@@ -15,7 +15,7 @@ namespace gdx::collectives_test {
 
 constexpr std::uint64_t kPiece = 2;  // requests: a put and its signal
 
-// What one rank sends in a call of `count` elements of a piece.
+// Requests and bytes that one rank sends in a call, of `count` elements of a piece.
 struct Sends {
   const char* name;
   std::function<Status(const TeamHandle&, std::size_t count)> call;

@@ -92,7 +92,8 @@ const std::vector<Layer>& layers() {
       {"demo/own", {"put.h", "host", "device", "proto"}},
       {"examples",
        {"../example.h", "../hello_put/greetings.h", "greetings.h", "halo_exchange.h", "hello_put.h",
-        "moe_dispatch.h", "ring_allreduce.h", "work_stealing.h", "host", "device", "proto"}},
+        "moe_dispatch.h", "own_allreduce.h", "ring_allreduce.h", "work_stealing.h", "host",
+        "device/collectives", "device/exec", "device", "proto"}},
   };
   return table;
 }
