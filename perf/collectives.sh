@@ -1,15 +1,17 @@
 #!/usr/bin/env bash
 # collectives.sh BUILD_FOLDER [OPTIONS of runner.sh]: collective calls of kernels on the CPU layer beside Open MPI's, 4 ranks.
-# Ours over UDP beside UCX over TCP, and both through shared memory.
+# Ours over UDP beside UCX over TCP, and ours by loads and stores beside UCX through shared memory. SIZES="1048576 ..." in the
+# environment: other bytes than 1 KiB to 64 MiB. OPERATIONS="allreduce": one of the two.
 . "$(dirname "${BASH_SOURCE[0]}")/runner.sh"
 need mpirun.openmpi openmpi-bin
 [ -x "$build/perf/gdx_mpi_collectives" ] || { echo "$runner_name: SKIPPED: gdx_mpi_collectives is not built: install libopenmpi-dev, and build again" >&2; exit 77; }
 ranks=4
-sizes=(1024 32768 1048576 8388608 67108864)
+read -ra sizes <<<"${SIZES:-1024 32768 1048576 8388608 67108864}"
+read -ra operations <<<"${OPERATIONS:-allreduce alltoall}"
 
 # calls BYTES: as many as move about 256 MiB a second for --seconds.
 calls() { echo $(((seconds << 28) / $1 > 2000 ? 2000 : (seconds << 28) / $1 < 3 ? 3 : (seconds << 28) / $1)); }
-# turn NAME COMMAND...: samples what rank 0 prints, with 3 attempts, because a port may be taken meanwhile.
+# turn NAME COMMAND...: samples what rank 0 prints.
 turn() {
   local name=$1 line
   shift
@@ -32,7 +34,7 @@ theirs() {
 }
 one_round() {
   local operation bytes n
-  for operation in allreduce alltoall; do
+  for operation in "${operations[@]}"; do
     for bytes in "${sizes[@]}"; do
       # To each of 4 ranks, so that a call moves as much.
       n=$bytes && [ $operation = alltoall ] && n=$((bytes / ranks))
@@ -46,7 +48,7 @@ one_round() {
 run_rounds
 
 {
-  for operation in allreduce alltoall; do
+  for operation in "${operations[@]}"; do
     for bytes in "${sizes[@]}"; do
       what="$operation of $((bytes >> 10)) KiB"
       bar='' && [ $operation$bytes = allreduce1048576 ] && bar='>= 0.5'

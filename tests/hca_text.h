@@ -72,7 +72,8 @@ inline std::string counters_text(const softhca::HcaCounters& now, const softhca:
   static constexpr char kNames[] =
       "packets_sent packets_received retransmitted timeouts tail_resends naks_received out_of_sequence "
       "duplicates rnr_naks_received credit_waits credit_probes credit_updates naks_sent naks_withheld "
-      "key_faults qkey_violations out_of_buffer wire_sent wire_received lost corrupted marked icrc_errors "
+      "key_faults qkey_violations out_of_buffer wire_sent wire_received bytes_sent lost corrupted marked "
+      "icrc_errors "
       "send_errors shared_memory_sent socket_drops forged_drops record_reads wqe_reads receive_wqe_reads "
       "payload_reads payload_writes blueflame_wqes blueflame_torn window_waits markers grants doorbells "
       "bad_doorbells wqes cqes staging_sends staging_violations marked_packets cnps_sent cnps_heeded "

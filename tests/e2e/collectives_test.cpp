@@ -251,6 +251,28 @@ TEST_P(Collectives, signal_after_all_covers_puts_of_every_lane) {
   }
 }
 
+// A grid takes a lane for each block, and each block a part of the vector.
+TEST_P(Collectives, blocks_of_a_grid_reduce_a_vector_by_a_lane_each) {
+  auto* const x = allocate<std::uint64_t>(kMostCount);
+  for (std::size_t i = 0; i < kMostCount; ++i) x[i] = value(team_.rank(), i);
+  std::vector<Status> ends(2, Status::kPending);
+  const auto kernel = [&](const TeamHandle& team) {
+    const unsigned block = blockIdx.x;
+    const std::size_t at = block * (kMostCount / 2);
+    const std::size_t count = block == 0 ? kMostCount / 2 : kMostCount - at;
+    const Status end =
+        gdx_all_reduce<Reduce::kSum, Scope::kBlock>(team.on_lane(block), x + at, x + at, count);
+    if (threadIdx.x == 0) ends[block] = end;
+  };
+  ASSERT_EQ(exec::launch({.grid = {2}, .block = {32}}, kernel, team_.handle()), Status::kOk);
+  ASSERT_EQ(ends, std::vector<Status>(2, Status::kOk)) << team_.describe_fault();
+  for (std::size_t i = 0; i < kMostCount; ++i) {
+    std::uint64_t sum = 0;
+    for (std::uint32_t rank = 0; rank < team_.size(); ++rank) sum += value(rank, i);
+    ASSERT_EQ(x[i], sum) << i;
+  }
+}
+
 // The last rank comes late, when the others are in the call already.
 TEST_P(Collectives, memory_of_a_rank_is_written_only_after_its_call) {
   auto* const words = allocate<std::uint64_t>(8);
