@@ -149,7 +149,7 @@ bool Executor::has_room(std::uint32_t lane, std::uint32_t rank) const {
   return flows_[std::size_t{lane} * options_.ranks + rank].entries.size() < kMostEntries;
 }
 
-Status Executor::refusal_of(const Flow& flow, const Command& command) const {
+Status Executor::refusal_of(const Flow& flow, const Command& command, bool in_windows) const {
   if (!peers_[flow.rank].connected) return Status::kNotConnected;
   const CommandOperation operation = command.operation;
   if (operation == CommandOperation::kFlush) return Status::kOk;
@@ -159,12 +159,12 @@ Status Executor::refusal_of(const Flow& flow, const Command& command) const {
   if (value && (command.flags & kSignals) != 0)
     return Status::kInvalidArgument;  // one field holds both values
   const std::uint64_t bytes = changes_word(command) ? kWord : command.bytes;
-  if (bytes != 0 && !value) {
+  if (bytes != 0 && !value && in_windows) {
     if (command.local_window >= windows_.size() ||
         !within(command.local_offset, bytes, windows_[command.local_window].bytes))
       return Status::kLocalProtection;
   }
-  if (bytes != 0) {
+  if (bytes != 0 && in_windows) {
     if (command.remote_window >= card.window_count ||
         !within(command.remote_offset, bytes, card.windows[command.remote_window].bytes))
       return Status::kRemoteAccess;
@@ -182,16 +182,24 @@ Status Executor::refusal_of(const Flow& flow, const Command& command) const {
 }
 
 void Executor::take(std::uint32_t lane, std::uint64_t index, const Command& command, std::uint64_t now_ns) {
+  add_entry(lane, {.command = command, .ends = {}, .index = index}, now_ns);
+}
+
+void Executor::take_put(std::uint32_t lane, std::uint64_t index, const Command& command, const PutEnds& ends,
+                        std::uint64_t now_ns) {
+  add_entry(lane, {.command = command, .ends = ends, .index = index}, now_ns);
+}
+
+void Executor::add_entry(std::uint32_t lane, Entry added, std::uint64_t now_ns) {
+  const Command& command = added.command;
   Flow& flow = flow_of(lane, command.rank);
-  if (flow.failure.status != Status::kOk) return publish(flow, index + 1);
-  const Status refusal = refusal_of(flow, command);
+  if (flow.failure.status != Status::kOk) return publish(flow, added.index + 1);
+  const Status refusal = refusal_of(flow, command, !added.ends);
   if (flow.entries.empty()) {
     ++busy_flows_;
     flow.progress_ns = now_ns;
   }
-  Entry& entry = flow.entries.emplace_back();
-  entry.command = command;
-  entry.index = index;
+  flow.entries.push_back(added);
   if (refusal != Status::kOk) {
     fail_flow(flow, {refusal, fmt::format("{} of {} B at offset {} of window {} of rank {}: {}",
                                           name_of(command), command.bytes, command.remote_offset,

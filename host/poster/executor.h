@@ -30,6 +30,12 @@ struct ExecutorOptions {
   std::optional<SignalOrder> order;  // of signals; absent: the cheapest that the port permits
 };
 
+// Ends of a put that lie in no window.
+struct PutEnds {
+  PortSource from;  // registered by register_memory()
+  PortTarget to;    // as its owner has told it
+};
+
 // Threads: one at a time.
 class Executor {
  public:
@@ -41,6 +47,12 @@ class Executor {
   // Adds memory that commands name by the returned number, and peers may read and write. It must outlive the
   // executor. Errors: kInvalidArgument for too many windows; the port's.
   [[nodiscard]] Result<std::uint8_t> add_window(std::byte* address, std::uint64_t bytes);
+  // Registers memory for PutEnds alone; `remote`: peers may read and write it. Errors: the port's.
+  [[nodiscard]] Result<PortRegion> register_memory(std::byte* address, std::uint64_t bytes, bool remote) {
+    return port_->register_memory(address, bytes, remote);
+  }
+  // Ends that; no put between it and a peer may be in flight.
+  void forget_memory(const PortRegion& region) { port_->forget_memory(region); }
   // Returns this rank's card, with all windows added so far, for connect() of peers. Peers alone may see it.
   [[nodiscard]] agent::Card card() const;
   // Errors: kVersionMismatch, kInvalidArgument for a card that cannot be; kUnsupported for a rank with
@@ -52,6 +64,9 @@ class Executor {
   [[nodiscard]] bool has_room(std::uint32_t lane, std::uint32_t rank) const;
   // Takes command `index` of the lane's ring; has_room() has said so.
   void take(std::uint32_t lane, std::uint64_t index, const Command& command, std::uint64_t now_ns);
+  // Takes a put of `ends` in place of the command's windows. Ordering: as of take().
+  void take_put(std::uint32_t lane, std::uint64_t index, const Command& command, const PutEnds& ends,
+                std::uint64_t now_ns);
   // Posts and polls once. Returns the number of things done. Errors: the port's failure, which is final.
   [[nodiscard]] Result<int> progress(std::uint64_t now_ns);
 
@@ -68,6 +83,7 @@ class Executor {
   // One command that is not complete.
   struct Entry {
     Command command;
+    std::optional<PutEnds> ends;  // absent: in windows
     std::uint64_t index = 0;
     std::uint64_t bytes_posted = 0;
     std::uint32_t in_flight = 0;  // parts whose completion or answer is due
@@ -107,10 +123,14 @@ class Executor {
   [[nodiscard]] Flow& flow_of(std::uint32_t lane, std::uint32_t rank) {
     return flows_[std::size_t{lane} * options_.ranks + rank];
   }
-  [[nodiscard]] Status refusal_of(const Flow& flow, const Command& command) const;
+  [[nodiscard]] Status refusal_of(const Flow& flow, const Command& command, bool in_windows) const;
+  void add_entry(std::uint32_t lane, Entry entry, std::uint64_t now_ns);
   Operation* new_operation(Flow* flow, Entry* entry, Operation::Kind kind, std::uint64_t bytes);
   void give_back(Operation* operation) { free_.push_back(operation); }
 
+  // Return both ends of the part that is posted next.
+  [[nodiscard]] PortSource source_of(const Entry& entry) const;
+  [[nodiscard]] PortTarget target_of(const Flow& flow, const Entry& entry) const;
   Step post(Flow& flow, Entry& entry);
   Step post_put(Flow& flow, Entry& entry);
   Step post_get(Flow& flow, Entry& entry);

@@ -75,6 +75,20 @@ Executor::Step Executor::post(Flow& flow, Entry& entry) {
   return Step::kLater;
 }
 
+PortSource Executor::source_of(const Entry& entry) const {
+  const Command& command = entry.command;
+  if (entry.ends) return {entry.ends->from.address + entry.bytes_posted, entry.ends->from.region};
+  return {windows_[command.local_window].address + command.local_offset + entry.bytes_posted,
+          regions_[command.local_window].local};
+}
+
+PortTarget Executor::target_of(const Flow& flow, const Entry& entry) const {
+  const Command& command = entry.command;
+  if (entry.ends) return {entry.ends->to.address + entry.bytes_posted, entry.ends->to.key};
+  const agent::CardWindow& window = peers_[flow.rank].card.windows[command.remote_window];
+  return {window.base + command.remote_offset + entry.bytes_posted, window.key};
+}
+
 Executor::Step Executor::post_put(Flow& flow, Entry& entry) {
   const Command& command = entry.command;
   const bool signals = (command.flags & kSignals) != 0;
@@ -88,11 +102,9 @@ Executor::Step Executor::post_put(Flow& flow, Entry& entry) {
     if (command.operation == CommandOperation::kPutValue) {
       std::memcpy(source.address, &command.value, sizeof command.value);
     } else {
-      source = {windows_[command.local_window].address + command.local_offset + entry.bytes_posted,
-                regions_[command.local_window].local};
+      source = source_of(entry);
     }
-    const agent::CardWindow& window = peers_[flow.rank].card.windows[command.remote_window];
-    const PortTarget target{window.base + command.remote_offset + entry.bytes_posted, window.key};
+    const PortTarget target = target_of(flow, entry);
     const bool more = entry.bytes_posted + part < command.bytes ||
                       (signals && order_ != SignalOrder::kDelivery) ||
                       ((command.flags & kCommandMore) != 0 && flow.posted + 1 < flow.entries.size());
@@ -127,12 +139,9 @@ Executor::Step Executor::post_get(Flow& flow, Entry& entry) {
     const std::uint64_t part = std::min(most, command.bytes - entry.bytes_posted);
     Operation* const operation = new_operation(&flow, &entry, Operation::Kind::kRead, part);
     if (operation == nullptr) return Step::kLater;
-    const agent::CardWindow& window = peers_[flow.rank].card.windows[command.remote_window];
-    const PortTarget from{window.base + command.remote_offset + entry.bytes_posted, window.key};
-    const PortSource to{windows_[command.local_window].address + command.local_offset + entry.bytes_posted,
-                        regions_[command.local_window].local};
-    const Step step =
-        finish(flow, &entry, operation, port_->read(flow.rank, to, from, part, &operation->context), "read");
+    const Step step = finish(
+        flow, &entry, operation,
+        port_->read(flow.rank, source_of(entry), target_of(flow, entry), part, &operation->context), "read");
     if (step == Step::kLater) return step;
     entry.bytes_posted += part;
   }

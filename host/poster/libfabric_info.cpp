@@ -82,6 +82,29 @@ PortTraits traits_of(const fi_info& info, const char* node) {
   return traits;
 }
 
+std::string address_text(std::uint32_t format, const void* address) {
+  std::array<char, INET6_ADDRSTRLEN> text{};
+  if (format == FI_SOCKADDR_IN)
+    inet_ntop(AF_INET, &static_cast<const sockaddr_in*>(address)->sin_addr, text.data(), text.size());
+  if (format == FI_SOCKADDR_IN6)
+    inet_ntop(AF_INET6, &static_cast<const sockaddr_in6*>(address)->sin6_addr, text.data(), text.size());
+  return text.data();
+}
+
+LibfabricNic nic_of(const fi_info& info) {
+  LibfabricNic nic;
+  if (info.domain_attr != nullptr && info.domain_attr->name != nullptr) nic.domain = info.domain_attr->name;
+  if (info.src_addr != nullptr) nic.address = address_text(info.addr_format, info.src_addr);
+  if (info.nic == nullptr) return nic;
+  if (info.nic->bus_attr != nullptr && info.nic->bus_attr->bus_type == FI_BUS_PCI) {
+    const fi_pci_attr& pci = info.nic->bus_attr->attr.pci;
+    nic.pci =
+        fmt::format("{:04x}:{:02x}:{:02x}.{:x}", pci.domain_id, pci.bus_id, pci.device_id, pci.function_id);
+  }
+  if (info.nic->link_attr != nullptr) nic.bits_per_s = info.nic->link_attr->speed;
+  return nic;
+}
+
 }  // namespace
 
 Result<Negotiated> negotiate(const LibfabricOptions& options) {
@@ -167,6 +190,19 @@ namespace gdx {
 Result<PortTraits> libfabric_traits(const LibfabricOptions& options) {
   auto negotiated = GDX_TRY(libfabric::negotiate(options));
   return std::move(negotiated.traits);
+}
+
+Result<std::vector<LibfabricNic>> libfabric_nics(const LibfabricOptions& options) {
+  const auto negotiated = GDX_TRY(libfabric::negotiate(options));
+  std::vector<LibfabricNic> nics;
+  std::vector<LibfabricNic> inside;  // of loopback
+  for (const fi_info* info = negotiated.info.get(); info != nullptr; info = info->next) {
+    const LibfabricNic nic = libfabric::nic_of(*info);
+    const std::span source(static_cast<const std::byte*>(info->src_addr), info->src_addrlen);
+    auto& list = libfabric::is_loopback(info->addr_format, source) ? inside : nics;
+    if (std::ranges::find(list, nic.domain, &LibfabricNic::domain) == list.end()) list.push_back(nic);
+  }
+  return nics.empty() ? inside : nics;
 }
 
 Result<std::vector<std::string>> libfabric_providers() {

@@ -49,6 +49,7 @@ class LibfabricPort final : public Port {
   const std::vector<std::byte>& address() const override { return address_; }
   Result<void> connect(std::uint32_t rank, std::span<const std::byte> address) override;
   Result<PortRegion> register_memory(std::byte* address, std::uint64_t bytes, bool remote) override;
+  void forget_memory(const PortRegion& region) override;
   Result<Posting> write(std::uint32_t rank, PortSource from, PortTarget to, std::uint64_t bytes,
                         std::uint32_t flags, std::uint32_t immediate, PortContext* context) override;
   Result<Posting> read(std::uint32_t rank, PortSource to, PortTarget from, std::uint64_t bytes,
@@ -165,8 +166,12 @@ Result<PortRegion> LibfabricPort::register_memory(std::byte* address, std::uint6
     GDX_TRY(check(fi_mr_enable(region), "fi_mr_enable"));
   }
   const bool virtual_address = (mode & FI_MR_VIRT_ADDR) != 0;
-  return PortRegion{local ? fi_mr_desc(region) : nullptr,
+  return PortRegion{&region->fid, local ? fi_mr_desc(region) : nullptr,
                     virtual_address ? reinterpret_cast<std::uint64_t>(address) : 0, fi_mr_key(region)};
+}
+
+void LibfabricPort::forget_memory(const PortRegion& region) {
+  std::erase_if(owners_, [&](const Owner& owner) { return owner.get() == region.object; });
 }
 
 Result<Posting> LibfabricPort::write(std::uint32_t rank, PortSource from, PortTarget to, std::uint64_t bytes,

@@ -26,6 +26,18 @@ struct LibfabricOptions {
 // Returns the properties of the port that open_libfabric_port would open. Errors: the same.
 [[nodiscard]] Result<PortTraits> libfabric_traits(const LibfabricOptions& options);
 
+// A way out of this host: an address to give as LibfabricOptions::address, and what the provider tells of it.
+struct LibfabricNic {
+  std::string domain;            // "mlx5_0", "eth0"
+  std::string address;           // numeric; empty: the provider has no such addresses
+  std::string pci;               // "0000:3b:00.0"; empty: unknown
+  std::uint64_t bits_per_s = 0;  // 0: unknown
+};
+
+// Returns the provider's ways, one for each domain, within the bounds of open_libfabric_port: those of
+// loopback where there are others are left out. Errors: the same.
+[[nodiscard]] Result<std::vector<LibfabricNic>> libfabric_nics(const LibfabricOptions& options);
+
 // Returns all providers with such endpoints on this machine. Errors: kUnsupported without libfabric.
 [[nodiscard]] Result<std::vector<std::string>> libfabric_providers();
 

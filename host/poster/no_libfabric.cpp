@@ -13,6 +13,7 @@ auto missing() {
 
 Result<std::unique_ptr<Port>> open_libfabric_port(const LibfabricOptions&) { return missing(); }
 Result<PortTraits> libfabric_traits(const LibfabricOptions&) { return missing(); }
+Result<std::vector<LibfabricNic>> libfabric_nics(const LibfabricOptions&) { return missing(); }
 Result<std::vector<std::string>> libfabric_providers() { return missing(); }
 
 }  // namespace gdx

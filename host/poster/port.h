@@ -64,6 +64,7 @@ struct PortTarget {
 };
 
 struct PortRegion {
+  void* object = nullptr;  // the port's own; null: it keeps none
   void* local = nullptr;
   std::uint64_t base = 0;  // of PortTarget::address
   std::uint64_t key = 0;
@@ -86,6 +87,8 @@ class Port {
   // The memory must outlive the port. Peers may read and write it only if `remote`.
   [[nodiscard]] virtual Result<PortRegion> register_memory(std::byte* address, std::uint64_t bytes,
                                                            bool remote) = 0;
+  // Ends what register_memory() began; nothing that names the region may be in flight.
+  virtual void forget_memory(const PortRegion& region) = 0;
 
   [[nodiscard]] virtual Result<Posting> write(std::uint32_t rank, PortSource from, PortTarget to,
                                               std::uint64_t bytes, std::uint32_t flags,
