@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "proto/bootstrap/connector.h"
+#include "proto/bootstrap/meeting.h"
 
 namespace gdx::bootstrap {
 namespace {
@@ -24,6 +25,7 @@ std::optional<LengthBounds> length_bounds(std::uint16_t type) {
     case FrameType::kGathered: return LengthBounds{0, kMaxGatheredBytes};
     case FrameType::kFailed: return LengthBounds{sizeof(FailedBody), sizeof(FailedBody) + kMaxReasonBytes};
     case FrameType::kConnector: return LengthBounds{sizeof(ConnectorMessage), sizeof(ConnectorMessage)};
+    case FrameType::kMeeting: return LengthBounds{sizeof(MeetingMessage), sizeof(MeetingMessage)};
   }
   return std::nullopt;
 }

@@ -8,7 +8,8 @@
 //   rank 0 -> rank r   kFailed  FailedBody     the job has ended; then the connection closes
 //   rank r -> rank 0   kFailed  FailedBody     this rank has ended its part; then the connection closes
 //
-// A connection of two ranks of a team has frames of type kConnector alone: connector.h.
+// A connection of two ranks of a team has frames of type kConnector alone: connector.h; one of two
+// ends of a link frames of type kMeeting: meeting.h.
 #pragma once
 
 #include <cstddef>
@@ -32,6 +33,7 @@ enum class FrameType : std::uint16_t {
   kGathered = 4,
   kFailed = 5,
   kConnector = 6,
+  kMeeting = 7,
 };
 
 struct FrameHeader {

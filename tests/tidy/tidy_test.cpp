@@ -69,6 +69,8 @@ const std::vector<Layer>& layers() {
       {"host/direct", {"memory", "gpu", "bootstrap", "driver-shim/cuda", "base", "proto"}},
       {"host/team", {"direct", "queue", "staging", "memory", "hca", "gpu", "bootstrap", "base", "proto"}},
       {"host/poster", {"staging", "base", "proto"}},
+      {"host/messaging", {"poster", "bootstrap", "base", "proto"}},
+      {"host/plugins/nccl", {"host/messaging", "host/poster", "host/bootstrap", "base"}},
       {"host",
        {"host/team", "host/direct", "host/queue", "host/staging", "host/memory", "host/hca", "host/gpu",
         "host/bootstrap", "base"}},

@@ -1,0 +1,42 @@
+// Thread that gives turns to what must go on while its callers are elsewhere: a peer's writes need this
+// process's answers with providers in software, handshakes have bounds, and a lost peer must be seen.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace gdx::messaging {
+
+// Object that has turns.
+class Kept {
+ public:
+  virtual ~Kept() = default;
+  // Does what can be done without waiting, unless another thread is at it.
+  virtual void take_turn(std::uint64_t now_ns) = 0;
+};
+
+// Threads: any.
+class Keeper {
+ public:
+  // Throws std::system_error without a thread.
+  Keeper();
+  ~Keeper();
+  Keeper(const Keeper&) = delete;
+  Keeper& operator=(const Keeper&) = delete;
+  void add(Kept& object);
+  // Returns once no turn of the object goes on.
+  void remove(Kept& object);
+
+ private:
+  void serve();
+
+  std::mutex mutex_;
+  std::vector<Kept*> objects_;
+  std::atomic<bool> stopping_{false};
+  std::thread thread_;
+};
+
+}  // namespace gdx::messaging

@@ -1,0 +1,200 @@
+#include "host/messaging/link.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstring>
+
+#include "base/clock.h"
+
+namespace gdx::messaging {
+namespace {
+
+constexpr std::uint32_t kEnds = 2;
+constexpr std::uint8_t kWindow = 0;
+
+std::uint64_t load(std::uint64_t& word) { return std::atomic_ref(word).load(std::memory_order_acquire); }
+
+}  // namespace
+
+Link::Link(std::unique_ptr<Executor> executor, End end)
+    : peer_(1 - static_cast<std::uint32_t>(end)),
+      control_(std::make_unique<Control>()),
+      executor_(std::move(executor)) {
+  executor_->set_done(0, done_words_.data());
+}
+
+Result<std::unique_ptr<Link>> Link::open(std::unique_ptr<Port> port, End end) {
+  ExecutorOptions options;
+  options.rank = static_cast<std::uint32_t>(end);
+  options.ranks = kEnds;
+  options.peer_timeout_ns = ~std::uint64_t{0};  // a peer may post its receive much later
+  auto executor = GDX_TRY(Executor::create(std::move(port), options));
+  std::unique_ptr<Link> link(new Link(std::move(executor), end));
+  (void)GDX_TRY(
+      link->executor_->add_window(reinterpret_cast<std::byte*>(link->control_.get()), sizeof(Control)));
+  return link;
+}
+
+void Link::forget_memory(const PortRegion& region) {
+  if (has_sent_all()) return executor_->forget_memory(region);
+  kept_.push_back(region);  // until the link's end, if it is lost
+}
+
+Result<std::uint64_t> Link::send(std::int32_t tag, std::uint64_t bytes, const PortSource& from) {
+  if (sends_[sends_to_.posted() % kMostSends].state != SendState::kFree)
+    return fail(Status::kBusy, fmt::format("{} sends are open", kMostSends));
+  const auto number = GDX_TRY(sends_to_.post(tag, bytes));
+  Send& send = sends_[number % kMostSends];
+  send = {.state = SendState::kWaiting, .number = number, .from = from, .bytes = bytes};
+  ++open_sends_;
+  if (!lost_) match(monotonic_ns());
+  return number;
+}
+
+Result<std::uint64_t> Link::receive(std::span<const Part> parts) {
+  const std::size_t place = receives_.groups() % kMostGroups;
+  if (!lost_ && announcing_used_[place] && announcing_index_[place] >= completed_)
+    return fail(Status::kBusy, "the announcement before in this place is still under way");
+  const auto announcement = GDX_TRY(receives_.post(parts));
+  for (std::uint64_t& word : control_->arrivals[place])
+    std::atomic_ref(word).store(0, std::memory_order_relaxed);
+  ++open_groups_;
+  if (!lost_) announce(announcement, monotonic_ns());
+  return announcement.group;
+}
+
+void Link::announce(const Announcement& announcement, std::uint64_t now_ns) {
+  const std::size_t place = announcement.group % kMostGroups;
+  control_->announcing[place] = announcement;
+  Command command{};
+  command.operation = CommandOperation::kPut;
+  command.flags = kCommandSignalSet;
+  command.rank = peer_;
+  command.local_window = command.remote_window = command.signal_window = kWindow;
+  command.local_offset = offsetof(Control, announcing) + place * sizeof(Announcement);
+  command.remote_offset = offsetof(Control, announced) + place * sizeof(Announcement);
+  command.bytes = offsetof(Announcement, part) + announcement.parts * sizeof(Part);
+  command.signal_offset = offsetof(Control, announced_count);
+  command.value = announcement.group + 1;
+  announcing_used_[place] = true;
+  announcing_index_[place] = next_index_;
+  executor_->take(0, next_index_++, command, now_ns);
+}
+
+Result<bool> Link::sent(std::uint64_t number) {
+  Send& send = sends_[number % kMostSends];
+  if (send.state == SendState::kFree || send.number != number)
+    return fail(Status::kInvalidArgument, fmt::format("send {} has ended before", number));
+  const SendState state = send.state;
+  const bool complete = state == SendState::kPosted && (send.index < completed_ || send.ordinal < peer_took_);
+  if (state == SendState::kWaiting || state == SendState::kPosted) {
+    if (!complete && !lost_) return false;
+  }
+  send.state = SendState::kFree;
+  --open_sends_;
+  if (complete) return true;
+  if (state == SendState::kRefused)
+    return fail(Status::kInvalidLength,
+                fmt::format("a send of {} B is longer than the peer's receive: make both equal", send.bytes));
+  return tl::unexpected(*lost_);
+}
+
+Result<std::optional<Link::Received>> Link::received(std::uint64_t group) {
+  if (!receives_.is_open(group))
+    return fail(Status::kInvalidArgument, fmt::format("group {} has ended before", group));
+  const std::size_t place = group % kMostGroups;
+  std::optional<Error> error;
+  for (std::uint32_t part = 0; part < receives_.parts(group) && !error; ++part) {
+    const auto arrived = receives_.on_word({group, part}, load(control_->arrivals[place][part]));
+    if (!arrived) error = arrived.error();
+  }
+  Received result;
+  const auto bytes = receives_.complete(group);
+  if (!error && bytes.empty()) {
+    if (!lost_) return std::optional<Received>{};
+    error = lost_;
+  }
+  for (const std::uint64_t count : bytes) result.bytes[result.parts++] = count;
+  receives_.retire(group);
+  --open_groups_;
+  while (oldest_group_ < receives_.groups() && !receives_.is_open(oldest_group_)) ++oldest_group_;
+  if (error) return tl::unexpected(std::move(*error));
+  return std::optional(result);
+}
+
+std::uint64_t Link::taken() {
+  for (std::uint64_t group = oldest_group_; group < receives_.groups(); ++group) {
+    if (!receives_.is_open(group)) continue;
+    const std::size_t place = group % kMostGroups;
+    for (std::uint32_t part = 0; part < receives_.parts(group); ++part)
+      (void)receives_.on_word({group, part}, load(control_->arrivals[place][part]));
+  }
+  return receives_.arrived();
+}
+
+void Link::take_announcements() {
+  const std::uint64_t count = load(control_->announced_count);
+  while (sends_to_.announced() < count) {
+    // Copied first, because a peer may change it at any time.
+    const Announcement announcement = control_->announced[sends_to_.announced() % kMostGroups];
+    const auto taken = sends_to_.on_announcement(announcement);
+    if (taken) continue;
+    if (!failure_) failure_ = taken.error();
+    return;
+  }
+}
+
+void Link::match(std::uint64_t now_ns) {
+  while (const auto match = sends_to_.next_match()) {
+    Send& send = sends_[match->send % kMostSends];
+    Command command{};
+    command.operation = CommandOperation::kPut;
+    command.flags = kCommandSignalSet;
+    command.rank = peer_;
+    command.bytes = match->fits ? send.bytes : 0;
+    command.signal_window = kWindow;
+    command.signal_offset =
+        offsetof(Control, arrivals) +
+        (match->place.group % kMostGroups * kMostParts + match->place.part) * sizeof(std::uint64_t);
+    command.value = pack_arrival(match->place.group, match->fits ? send.bytes : kTooLong);
+    send.state = match->fits ? SendState::kPosted : SendState::kRefused;
+    send.index = next_index_++;
+    send.ordinal = next_ordinal_++;
+    last_send_index_ = send.index;
+    const PutEnds ends{send.from, {match->receive.address, match->receive.key}};
+    executor_->take_put(0, send.index, command, ends, now_ns);
+  }
+}
+
+bool Link::progress(std::uint64_t now_ns) {
+  if (lost_ || failure_) return false;
+  take_announcements();
+  match(now_ns);
+  const auto done = executor_->progress(now_ns);
+  if (!done) {
+    failure_ = done.error();
+    return true;
+  }
+  const std::uint64_t word = done_words_[peer_];
+  if (const Status status = failure_of(word); status != Status::kOk) {
+    failure_ = Error{status, executor_->describe_fault(0, peer_)};
+    return true;
+  }
+  completed_ = done_of(word);
+  if (!kept_.empty() && has_sent_all()) {
+    for (const PortRegion& region : kept_) executor_->forget_memory(region);
+    kept_.clear();
+  }
+  return *done != 0;
+}
+
+void Link::peer_has_taken(std::uint64_t taken) { peer_took_ = std::max(peer_took_, taken); }
+
+void Link::lose(Error error) {
+  if (!lost_) lost_ = std::move(error);
+}
+
+}  // namespace gdx::messaging

@@ -1,0 +1,199 @@
+#include "host/messaging/meeting.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+
+#include <cstring>
+#include <random>
+
+#include "base/log.h"
+#include "host/bootstrap/admission.h"
+#include "host/bootstrap/socket.h"
+
+namespace gdx::messaging {
+namespace {
+
+using bootstrap::ChannelPlace;
+using bootstrap::Connection;
+using bootstrap::FrameType;
+using bootstrap::MeetingKind;
+using bootstrap::MeetingMessage;
+using bootstrap::Secret;
+
+constexpr char kReaders[] = "the program has carried it: whoever reads its words between hosts can read it";
+
+ChannelPlace place_of(End end, std::uint64_t number) {
+  return {FrameType::kMeeting, number, static_cast<std::uint32_t>(end)};
+}
+
+std::vector<std::byte> card_frame(End end, const Link& link) {
+  MeetingMessage message{};
+  message.version = bootstrap::kMeetingVersion;
+  message.kind = static_cast<std::uint32_t>(MeetingKind::kCard);
+  const agent::Card card = link.card();
+  std::memcpy(message.card, &card, sizeof card);
+  return meeting_frame(end, message);
+}
+
+Result<agent::Card> card_of(const bootstrap::Frame& frame) {
+  MeetingMessage message{};
+  std::memcpy(&message, frame.payload.data(), sizeof message);
+  if (message.version != bootstrap::kMeetingVersion)
+    return fail(Status::kVersionMismatch,
+                fmt::format("it has meeting version {}, this end {}: run the same gdx",
+                            std::uint32_t{message.version}, bootstrap::kMeetingVersion));
+  if (message.kind != static_cast<std::uint32_t>(MeetingKind::kCard))
+    return fail(Status::kRemoteInvalid, "it sent words out of turn");
+  agent::Card card{};
+  std::memcpy(&card, message.card, sizeof card);
+  return card;
+}
+
+Result<std::unique_ptr<Link>> open_link(const Door& door, End end) {
+  return Link::open(GDX_TRY(open_libfabric_port(door.port)), end);
+}
+
+std::uint64_t random_number() {
+  std::random_device random;
+  return std::uint64_t{random()} << 32 | random();
+}
+
+// A secret as it travels in an invitation.
+Result<Secret::Ptr> secret_of(const Invitation& invitation) {
+  std::string digits;
+  for (const std::uint8_t byte : invitation.secret) digits += fmt::format("{:02x}", byte);
+  auto secret = Secret::from_text(digits);
+  bootstrap::wipe(std::as_writable_bytes(std::span(digits)));
+  return secret;
+}
+
+void write_secret(const Secret& secret, Invitation& invitation) {
+  std::string digits = secret.text();
+  for (std::size_t i = 0; i < invitation.secret.size(); ++i)
+    invitation.secret[i] = static_cast<std::uint8_t>(std::stoul(digits.substr(2 * i, 2), nullptr, 16));
+  bootstrap::wipe(std::as_writable_bytes(std::span(digits)));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Host>> Host::open(std::shared_ptr<Keeper> keeper, const Door& door) {
+  Invitation invitation{};
+  invitation.magic = kInvitationMagic;
+  invitation.version = kInvitationVersion;
+  invitation.number = random_number();
+  auto listener = GDX_TRY(bootstrap::listen_on(door.host));
+  const std::string address = bootstrap::own_text(listener);
+  if (address.size() >= invitation.address.size())
+    return fail(Status::kInvalidArgument, fmt::format("the address {} is too long", address));
+  address.copy(invitation.address.data(), address.size());
+  const auto told = GDX_TRY(bootstrap::secret_to_tell());
+  const auto admission = GDX_TRY(bootstrap::choose_admission(address, told, kReaders));
+  log::info("messaging: peers at {} are recognised {}", address, admission.text);
+  if (told) {
+    invitation.has_secret = 1;
+    write_secret(*told, invitation);
+  }
+  bootstrap::Reception reception(std::move(listener), place_of(End::kAccepting, invitation.number),
+                                 admission.secret);
+  return std::unique_ptr<Host>(new Host(std::move(keeper), door, invitation, std::move(reception)));
+}
+
+Result<std::unique_ptr<Peer>> Host::accept() {
+  auto arrived = GDX_TRY(reception_.receive());
+  for (auto& arrival : arrived) arrivals_.push_back(std::move(arrival));
+  if (arrivals_.empty()) return std::unique_ptr<Peer>();
+  auto arrival = std::move(arrivals_.front());
+  arrivals_.pop_front();
+  return answer(std::move(arrival));
+}
+
+Result<std::unique_ptr<Peer>> Host::answer(bootstrap::Reception::Arrival arrival) {
+  const auto made = [&]() -> Result<std::unique_ptr<Link>> {
+    const agent::Card card = GDX_TRY(card_of(arrival.hello));
+    auto link = GDX_TRY(open_link(door_, End::kAccepting));
+    GDX_TRY(link->connect(card));
+    return link;
+  };
+  auto link = made();
+  if (!link) {
+    arrival.connection.refuse(
+        {link.error().status, static_cast<std::uint32_t>(End::kAccepting), link.error().message});
+    return fail(link.error().status,
+                fmt::format("peer {}: {}", arrival.connection.peer(), link.error().message));
+  }
+  arrival.connection.queue(card_frame(End::kAccepting, **link));
+  (void)arrival.connection.flush();  // the peer's turns send the rest
+  return std::make_unique<Peer>(keeper_, std::move(*link), std::move(arrival.connection), End::kAccepting);
+}
+
+Guest::Guest(std::shared_ptr<Keeper> keeper, std::string address, std::uint64_t number, Secret::Ptr secret,
+             Descriptor socket, std::unique_ptr<Link> link)
+    : keeper_(std::move(keeper)),
+      address_(std::move(address)),
+      number_(number),
+      secret_(std::move(secret)),
+      socket_(std::move(socket)),
+      link_(std::move(link)) {
+  keeper_->add(*this);
+}
+
+Guest::~Guest() { keeper_->remove(*this); }
+
+Result<std::unique_ptr<Guest>> Guest::begin(std::shared_ptr<Keeper> keeper, const Door& door,
+                                            const Invitation& invitation) {
+  const std::string address(invitation.address.data(),
+                            strnlen(invitation.address.data(), invitation.address.size()));
+  if (invitation.magic != kInvitationMagic || invitation.version != kInvitationVersion ||
+      invitation.has_secret > 1)
+    return fail(Status::kVersionMismatch,
+                fmt::format("the peer's handle is not of this gdx (magic {:#x}, version {}): load the same "
+                            "plugin on all ranks",
+                            invitation.magic, invitation.version));
+  const auto told = invitation.has_secret == 0 ? Secret::Ptr{} : GDX_TRY(secret_of(invitation));
+  const auto admission = GDX_TRY(bootstrap::choose_admission(address, told, kReaders));
+  auto link = GDX_TRY(open_link(door, End::kConnecting));
+  auto socket = GDX_TRY(bootstrap::begin_connect(address));
+  return std::unique_ptr<Guest>(new Guest(std::move(keeper), address, invitation.number, admission.secret,
+                                          std::move(socket), std::move(link)));
+}
+
+void Guest::take_turn(std::uint64_t /*now_ns*/) {
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock || answered_ || error_) return;
+  if (auto advanced = advance(); !advanced) error_ = advanced.error();
+}
+
+Result<void> Guest::advance() {
+  if (socket_) {
+    pollfd waiting{socket_.value(), POLLOUT, 0};
+    if (::poll(&waiting, 1, 0) <= 0) return {};
+    GDX_TRY(bootstrap::finish_connect(socket_));
+    bootstrap::keep_alive(socket_);
+    connection_ = GDX_TRY(Connection::dial(std::move(socket_), secret_, place_of(End::kConnecting, number_),
+                                           static_cast<std::uint32_t>(End::kAccepting)));
+    connection_.queue(card_frame(End::kConnecting, *link_));
+  }
+  const auto frame = GDX_TRY(connection_.receive({FrameType::kMeeting, FrameType::kFailed}));
+  if (connection_.is_open()) GDX_TRY(connection_.flush());
+  if (!frame) return {};
+  if (frame->type == FrameType::kFailed) {
+    const auto failure = bootstrap::decode_failure(*frame);
+    return fail(failure.status, fmt::format("it refuses: {}", failure.reason));
+  }
+  const agent::Card card = GDX_TRY(card_of(*frame));
+  GDX_TRY(link_->connect(card));
+  answered_ = true;
+  return {};
+}
+
+Result<std::unique_ptr<Peer>> Guest::step() {
+  const std::lock_guard lock(mutex_);
+  if (!error_ && !answered_) {
+    if (auto advanced = advance(); !advanced) error_ = advanced.error();
+  }
+  if (error_) return fail(error_->status, fmt::format("peer {}: {}", address_, error_->message));
+  if (!answered_ || !link_) return std::unique_ptr<Peer>();
+  return std::make_unique<Peer>(keeper_, std::move(link_), std::move(connection_), End::kConnecting);
+}
+
+}  // namespace gdx::messaging

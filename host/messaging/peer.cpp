@@ -1,0 +1,129 @@
+#include "host/messaging/peer.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+
+#include "base/clock.h"
+#include "host/bootstrap/socket.h"
+
+namespace gdx::messaging {
+
+using bootstrap::FrameType;
+using bootstrap::MeetingKind;
+using bootstrap::MeetingMessage;
+
+std::vector<std::byte> meeting_frame(End end, const MeetingMessage& message) {
+  return bootstrap::encode_frame(FrameType::kMeeting, static_cast<std::uint32_t>(end), 0,
+                                 std::as_bytes(std::span(&message, 1)));
+}
+
+Peer::Peer(std::shared_ptr<Keeper> keeper, std::unique_ptr<Link> link, bootstrap::Connection connection,
+           End end)
+    : keeper_(std::move(keeper)),
+      connection_(std::move(connection)),
+      name_(connection_.peer()),
+      end_(end),
+      link_(std::move(link)) {
+  bootstrap::keep_alive(connection_.socket());
+  keeper_->add(*this);
+}
+
+Peer::~Peer() {
+  keeper_->remove(*this);
+  MeetingMessage bye{};
+  bye.version = bootstrap::kMeetingVersion;
+  bye.kind = static_cast<std::uint32_t>(MeetingKind::kBye);
+  bye.taken = link_->taken();
+  if (hung_up_) return;
+  connection_.queue(meeting_frame(end_, bye));
+  (void)connection_.flush();
+  connection_.finish();
+}
+
+Result<PortRegion> Peer::register_memory(std::byte* address, std::uint64_t bytes, bool remote) {
+  const std::lock_guard lock(mutex_);
+  return link_->register_memory(address, bytes, remote);
+}
+
+void Peer::forget_memory(const PortRegion& region) {
+  const std::lock_guard lock(mutex_);
+  link_->forget_memory(region);
+}
+
+Result<std::uint64_t> Peer::send(std::int32_t tag, std::uint64_t bytes, const PortSource& from) {
+  const std::lock_guard lock(mutex_);
+  auto number = link_->send(tag, bytes, from);
+  step(monotonic_ns());
+  return number;
+}
+
+Result<std::uint64_t> Peer::receive(std::span<const Part> parts) {
+  const std::lock_guard lock(mutex_);
+  auto group = link_->receive(parts);
+  step(monotonic_ns());
+  return group;
+}
+
+Result<bool> Peer::sent(std::uint64_t number) {
+  const std::lock_guard lock(mutex_);
+  step(monotonic_ns());
+  return link_->sent(number);
+}
+
+Result<std::optional<Link::Received>> Peer::received(std::uint64_t group) {
+  const std::lock_guard lock(mutex_);
+  step(monotonic_ns());
+  return link_->received(group);
+}
+
+void Peer::progress() {
+  const std::lock_guard lock(mutex_);
+  step(monotonic_ns());
+}
+
+void Peer::take_turn(std::uint64_t now_ns) {
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock) return;
+  step(now_ns);
+  look(now_ns);
+}
+
+void Peer::step(std::uint64_t now_ns) {
+  if (link_->is_lost()) return;
+  link_->progress(now_ns);
+  if (link_->failure()) begin_to_lose(*link_->failure(), now_ns);
+  if (!losing_) return;
+  // A wire that has failed brings nothing more; only what the peer says at its end may yet excuse it.
+  const bool over = link_->failure() && hung_up_;
+  if (over || now_ns - losing_since_ns_ >= kGraceNs) link_->lose(*losing_);
+}
+
+void Peer::begin_to_lose(Error error, std::uint64_t now_ns) {
+  if (losing_) return;
+  error.message = fmt::format("peer {}: {}", name_, error.message);
+  losing_ = std::move(error);
+  losing_since_ns_ = now_ns;
+}
+
+void Peer::look(std::uint64_t now_ns) {
+  if (hung_up_) return;
+  if (connection_.has_unsent()) (void)connection_.flush();
+  const auto frame = connection_.receive({FrameType::kMeeting, FrameType::kFailed});
+  if (frame && !*frame) return;
+  hung_up_ = true;
+  if (!frame)
+    return begin_to_lose({Status::kPeerGone,
+                          fmt::format("it {} without a word: its process has ended, or its network has; see "
+                                      "its log",
+                                      frame.error().message)},
+                         now_ns);
+  MeetingMessage message{};
+  if ((*frame)->type == FrameType::kMeeting) std::memcpy(&message, (*frame)->payload.data(), sizeof message);
+  if (message.kind != static_cast<std::uint32_t>(MeetingKind::kBye))
+    return begin_to_lose({Status::kRemoteInvalid, "it sent words out of turn"}, now_ns);
+  link_->peer_has_taken(message.taken);
+  begin_to_lose({Status::kPeerGone, "it has closed this communicator"}, now_ns);
+}
+
+}  // namespace gdx::messaging

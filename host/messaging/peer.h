@@ -1,0 +1,66 @@
+// One connected peer: the link that carries messages, and the connection by which its end is seen.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "base/result.h"
+#include "host/bootstrap/connection.h"
+#include "host/messaging/keeper.h"
+#include "host/messaging/link.h"
+#include "proto/bootstrap/meeting.h"
+
+namespace gdx::messaging {
+
+// Time in which what a lost peer has sent before may still arrive.
+inline constexpr std::uint64_t kGraceNs = 1'000'000'000;
+
+// Returns the frame of a message of this end.
+[[nodiscard]] std::vector<std::byte> meeting_frame(End end, const bootstrap::MeetingMessage& message);
+
+// Threads: any; calls wait for one another, and none waits for the peer. Calls, where not told otherwise, are
+// those of Link.
+class Peer final : public Kept {
+ public:
+  Peer(std::shared_ptr<Keeper> keeper, std::unique_ptr<Link> link, bootstrap::Connection connection, End end);
+  // Tells the peer what has arrived from it, and closes.
+  ~Peer() override;
+  Peer(const Peer&) = delete;
+  Peer& operator=(const Peer&) = delete;
+
+  [[nodiscard]] Result<PortRegion> register_memory(std::byte* address, std::uint64_t bytes, bool remote);
+  void forget_memory(const PortRegion& region);
+  [[nodiscard]] Result<std::uint64_t> send(std::int32_t tag, std::uint64_t bytes, const PortSource& from);
+  [[nodiscard]] Result<std::uint64_t> receive(std::span<const Part> parts);
+  // Both make progress first. After the peer is lost both return its error: kPeerGone where it has closed or
+  // ended, the provider's else, within kGraceNs.
+  [[nodiscard]] Result<bool> sent(std::uint64_t number);
+  [[nodiscard]] Result<std::optional<Link::Received>> received(std::uint64_t group);
+  void progress();
+
+  [[nodiscard]] const std::string& name() const { return name_; }  // of the other end, for messages
+  [[nodiscard]] const PortTraits& traits() const { return link_->traits(); }
+  [[nodiscard]] SignalOrder order() const { return link_->order(); }
+
+  void take_turn(std::uint64_t now_ns) override;
+
+ private:
+  void step(std::uint64_t now_ns);
+  void look(std::uint64_t now_ns);
+  void begin_to_lose(Error error, std::uint64_t now_ns);
+
+  std::shared_ptr<Keeper> keeper_;
+  std::mutex mutex_;
+  bootstrap::Connection connection_;
+  std::string name_;
+  End end_;
+  std::unique_ptr<Link> link_;
+  bool hung_up_ = false;  // nothing more comes on the connection
+  std::optional<Error> losing_;
+  std::uint64_t losing_since_ns_ = 0;
+};
+
+}  // namespace gdx::messaging

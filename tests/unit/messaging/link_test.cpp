@@ -1,0 +1,123 @@
+// Two links of this process over a real provider: messages both ways, memory that is forgotten, lost peers.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <functional>
+
+#include "base/clock.h"
+#include "host/messaging/link.h"
+#include "host/poster/libfabric_port.h"
+
+namespace gdx::messaging {
+namespace {
+
+constexpr std::uint64_t kHangNs = 60'000'000'000;
+
+std::unique_ptr<Link> link_of(End end) {
+  auto port = open_libfabric_port({.provider = "tcp", .address = {}, .insecure = false});
+  if (!port) std::abort();
+  return Link::open(std::move(*port), end).value();
+}
+
+class LinkTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_TRUE(one_->connect(other_->card()));
+    ASSERT_TRUE(other_->connect(one_->card()));
+    from_ = one_->register_memory(source_.data(), source_.size(), false).value();
+    to_ = other_->register_memory(target_.data(), target_.size(), true).value();
+  }
+  // Lets both go on until `done` says so.
+  bool reaches(const std::function<bool()>& done) {
+    for (const std::uint64_t began = monotonic_ns(); monotonic_ns() - began < kHangNs;) {
+      (void)one_->progress(monotonic_ns());
+      (void)other_->progress(monotonic_ns());
+      if (done()) return true;
+    }
+    return false;
+  }
+  [[nodiscard]] PortSource source() { return {source_.data(), from_.local}; }
+  [[nodiscard]] Part target(std::uint64_t bytes) const {
+    Part part{};
+    part.address = to_.base;
+    part.key = to_.key;
+    part.bytes = bytes;
+    return part;
+  }
+
+  std::vector<std::byte> source_ = std::vector<std::byte>(1 << 20, std::byte{7});
+  std::vector<std::byte> target_ = std::vector<std::byte>(1 << 20);
+  PortRegion from_;
+  PortRegion to_;
+  std::unique_ptr<Link> one_ = link_of(End::kConnecting);
+  std::unique_ptr<Link> other_ = link_of(End::kAccepting);
+};
+
+TEST_F(LinkTest, messages_arrive_whole_and_their_places_are_used_again) {
+  for (std::uint64_t round = 0; round < 3 * kMostGroups; ++round) {
+    target_[0] = std::byte{0};
+    const Part part = target(target_.size());
+    const auto group = other_->receive({&part, 1});
+    ASSERT_TRUE(group) << group.error().message;
+    const auto send = one_->send(0, round * 1000, source());
+    ASSERT_TRUE(send);
+    std::optional<Link::Received> received;
+    ASSERT_TRUE(reaches([&] { return (received = *other_->received(*group)).has_value(); }));
+    EXPECT_EQ(received->parts, 1u);
+    EXPECT_EQ(received->bytes[0], round * 1000);
+    EXPECT_EQ(target_[0], round == 0 ? std::byte{0} : std::byte{7});
+    ASSERT_TRUE(reaches([&] { return *one_->sent(*send); }));
+    EXPECT_FALSE(one_->sent(*send)) << "a send that has ended";
+    ASSERT_TRUE(reaches([&] { return one_->is_quiet() && other_->is_quiet(); }));
+  }
+  EXPECT_EQ(other_->taken(), 3 * kMostGroups);
+}
+
+TEST_F(LinkTest, forgotten_memory_is_written_no_more) {
+  const Part part = target(4096);
+  ASSERT_TRUE(other_->receive({&part, 1}));
+  other_->forget_memory(to_);
+  ASSERT_TRUE(one_->send(0, 4096, source()));
+  ASSERT_TRUE(reaches([&] { return one_->failure().has_value(); }));
+  EXPECT_EQ(target_[0], std::byte{0});
+}
+
+TEST_F(LinkTest, source_of_an_open_send_is_kept_though_it_is_forgotten) {
+  const auto send = one_->send(0, 4096, source());
+  one_->forget_memory(from_);
+  const Part part = target(4096);
+  ASSERT_TRUE(other_->receive({&part, 1}));
+  ASSERT_TRUE(reaches([&] { return *one_->sent(*send); }));
+  EXPECT_EQ(target_[4095], std::byte{7});
+}
+
+TEST_F(LinkTest, as_many_sends_and_groups_as_are_promised) {
+  for (std::uint32_t i = 0; i < kMostSends; ++i) ASSERT_TRUE(one_->send(0, 0, source())) << i;
+  EXPECT_EQ(one_->send(0, 0, source()).error().status, Status::kBusy);
+  const Part part = target(0);
+  for (std::uint32_t i = 0; i < kMostGroups; ++i) ASSERT_TRUE(other_->receive({&part, 1})) << i;
+  EXPECT_EQ(other_->receive({&part, 1}).error().status, Status::kBusy);
+}
+
+TEST_F(LinkTest, what_the_peer_has_taken_is_complete_and_the_rest_fails) {
+  const Part part = target(64);
+  ASSERT_TRUE(other_->receive({&part, 1}));
+  ASSERT_TRUE(other_->receive({&part, 1}));
+  const auto first = one_->send(0, 64, source());
+  const auto second = one_->send(0, 64, source());
+  const auto third = one_->send(0, 64, source());
+  ASSERT_TRUE(first && second && third);
+  // The peer's words come before the provider's.
+  ASSERT_TRUE(reaches([&] { return other_->taken() == 2; }));
+  one_->peer_has_taken(2);
+  one_->lose({Status::kPeerGone, "gone"});
+  EXPECT_TRUE(*one_->sent(*first));
+  EXPECT_TRUE(*one_->sent(*second));
+  EXPECT_EQ(one_->sent(*third).error().status, Status::kPeerGone);
+  const auto later = one_->send(0, 64, source());
+  ASSERT_TRUE(later);
+  EXPECT_EQ(one_->sent(*later).error().status, Status::kPeerGone);
+}
+
+}  // namespace
+}  // namespace gdx::messaging
