@@ -1,0 +1,92 @@
+#include "host/plugins/nccl/device.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cstdlib>
+#include <filesystem>
+#include <sstream>
+
+#include "host/bootstrap/meeting_place.h"
+#include "host/poster/contract.h"
+
+namespace gdx::nccl {
+namespace {
+
+constexpr char kProviderVariable[] = "GDX_PROVIDER";
+constexpr char kAddressesVariable[] = "GDX_NCCL_ADDRESSES";
+constexpr std::array<const char*, 3> kNics{"efa", "cxi", "verbs;ofi_rxm"};  // the first that is here
+constexpr int kUnknownMbits = 10'000;
+constexpr std::uint64_t kBitsPerMbit = 1'000'000;
+
+Result<std::string> choose_provider(bool insecure) {
+  if (const char* const named = std::getenv(kProviderVariable)) return std::string(named);
+  for (const char* const provider : kNics) {
+    if (libfabric_nics({.provider = provider, .address = {}, .insecure = insecure}))
+      return std::string(provider);
+  }
+  return fail(
+      Status::kNoDevice,
+      fmt::format("no NIC that libfabric drives by {}: fi_info -t FI_EP_RDM lists what is here; {}=tcp "
+                  "takes sockets",
+                  fmt::join(kNics, ", "), kProviderVariable));
+}
+
+std::string pci_path_of(const std::string& pci) {
+  if (pci.empty()) return {};
+  std::error_code error;
+  const auto path = std::filesystem::canonical("/sys/bus/pci/devices/" + pci, error);
+  return error ? std::string() : path.string();
+}
+
+// Returns an address of this host at which peers reach it, for a provider whose own addresses are none.
+Result<std::string> host_of(const LibfabricNic& nic, const PortTraits& traits) {
+  if (!nic.address.empty()) return nic.address;
+  if (traits.within_host) return std::string("127.0.0.1");
+  const auto addresses = GDX_TRY(bootstrap::host_addresses());
+  return addresses.empty() ? "127.0.0.1" : addresses.front().text;
+}
+
+Result<Device> device_of(const LibfabricNic& nic, const LibfabricOptions& options) {
+  Device device;
+  device.door.port = options;
+  device.door.port.address = nic.address;
+  device.traits = GDX_TRY(libfabric_traits(device.door.port));
+  device.door.host = GDX_TRY(host_of(nic, device.traits));
+  device.name = nic.domain.empty() ? device.traits.provider : nic.domain;
+  device.pci_path = pci_path_of(nic.pci);
+  device.mbit_per_s = nic.bits_per_s == 0 ? kUnknownMbits : static_cast<int>(nic.bits_per_s / kBitsPerMbit);
+  return device;
+}
+
+}  // namespace
+
+Result<std::vector<Device>> find_devices() {
+  LibfabricOptions options;
+  options.insecure = GDX_TRY(insecure_from_environment());
+  options.provider = GDX_TRY(choose_provider(options.insecure));
+  std::vector<LibfabricNic> nics;
+  if (const char* const listed = std::getenv(kAddressesVariable)) {
+    std::istringstream words(listed);
+    for (std::string address; std::getline(words, address, ',');) {
+      options.address = address;
+      auto found = GDX_TRY(libfabric_nics(options)).front();
+      found.address = address;
+      nics.push_back(std::move(found));
+    }
+  } else {
+    nics = GDX_TRY(libfabric_nics(options));
+  }
+  std::vector<Device> devices;
+  for (const LibfabricNic& nic : nics) devices.push_back(GDX_TRY(device_of(nic, options)));
+  if (devices.empty())
+    return fail(Status::kInvalidArgument,
+                fmt::format("{} names no address: list those of NICs, or unset it", kAddressesVariable));
+  return devices;
+}
+
+const char* way_of(const PortTraits& traits) {
+  return traits.within_host ? "direct" : traits.software ? "emulated" : "proxied";
+}
+
+}  // namespace gdx::nccl
