@@ -110,7 +110,7 @@ class Link {
   std::uint64_t next_ordinal_ = 0;
   std::uint64_t last_send_index_ = 0;
   std::vector<PortRegion> kept_;  // forgotten sources of open sends
-  std::uint64_t completed_ = 0;  // commands, before any failure
+  std::uint64_t completed_ = 0;   // commands, before any failure
   std::uint64_t peer_took_ = 0;
   std::uint32_t open_sends_ = 0;
   std::uint32_t open_groups_ = 0;

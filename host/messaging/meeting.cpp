@@ -20,6 +20,7 @@ using bootstrap::MeetingKind;
 using bootstrap::MeetingMessage;
 using bootstrap::Secret;
 
+constexpr int kMostRedials = 3;
 constexpr char kReaders[] = "the program has carried it: whoever reads its words between hosts can read it";
 
 ChannelPlace place_of(End end, std::uint64_t number) {
@@ -76,6 +77,17 @@ void write_secret(const Secret& secret, Invitation& invitation) {
 
 }  // namespace
 
+Host::Host(std::shared_ptr<Keeper> keeper, Door door, const Invitation& invitation,
+           bootstrap::Reception reception)
+    : keeper_(std::move(keeper)),
+      door_(std::move(door)),
+      invitation_(invitation),
+      reception_(std::move(reception)) {
+  keeper_->add(*this);
+}
+
+Host::~Host() { keeper_->remove(*this); }
+
 Result<std::unique_ptr<Host>> Host::open(std::shared_ptr<Keeper> keeper, const Door& door) {
   Invitation invitation{};
   invitation.magic = kInvitationMagic;
@@ -99,12 +111,24 @@ Result<std::unique_ptr<Host>> Host::open(std::shared_ptr<Keeper> keeper, const D
 }
 
 Result<std::unique_ptr<Peer>> Host::accept() {
-  auto arrived = GDX_TRY(reception_.receive());
-  for (auto& arrival : arrived) arrivals_.push_back(std::move(arrival));
+  std::unique_lock lock(mutex_);
+  GDX_TRY(receive());
   if (arrivals_.empty()) return std::unique_ptr<Peer>();
   auto arrival = std::move(arrivals_.front());
   arrivals_.pop_front();
+  lock.unlock();
   return answer(std::move(arrival));
+}
+
+Result<void> Host::receive() {
+  auto arrived = GDX_TRY(reception_.receive());
+  for (auto& arrival : arrived) arrivals_.push_back(std::move(arrival));
+  return {};
+}
+
+void Host::take_turn(std::uint64_t /*now_ns*/) {
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (lock) (void)receive();  // the listener reports its error again
 }
 
 Result<std::unique_ptr<Peer>> Host::answer(bootstrap::Reception::Arrival arrival) {
@@ -159,8 +183,22 @@ Result<std::unique_ptr<Guest>> Guest::begin(std::shared_ptr<Keeper> keeper, cons
 
 void Guest::take_turn(std::uint64_t /*now_ns*/) {
   const std::unique_lock lock(mutex_, std::try_to_lock);
-  if (!lock || answered_ || error_) return;
-  if (auto advanced = advance(); !advanced) error_ = advanced.error();
+  if (lock) try_to_advance();
+}
+
+void Guest::try_to_advance() {
+  if (answered_ || error_) return;
+  const auto advanced = advance();
+  if (advanced) return;
+  error_ = advanced.error();
+  const bool was_dropped = error_->status == Status::kPeerGone && connection_;
+  if (!was_dropped || redials_ == kMostRedials) return;
+  ++redials_;
+  connection_ = Connection();
+  auto socket = bootstrap::begin_connect(address_);
+  if (!socket) return;
+  socket_ = std::move(*socket);
+  error_.reset();
 }
 
 Result<void> Guest::advance() {
@@ -188,9 +226,7 @@ Result<void> Guest::advance() {
 
 Result<std::unique_ptr<Peer>> Guest::step() {
   const std::lock_guard lock(mutex_);
-  if (!error_ && !answered_) {
-    if (auto advanced = advance(); !advanced) error_ = advanced.error();
-  }
+  try_to_advance();
   if (error_) return fail(error_->status, fmt::format("peer {}: {}", address_, error_->message));
   if (!answered_ || !link_) return std::unique_ptr<Peer>();
   return std::make_unique<Peer>(keeper_, std::move(link_), std::move(connection_), End::kConnecting);

@@ -39,8 +39,8 @@ struct Invitation {
 };
 static_assert(sizeof(Invitation) == 112 && std::is_trivially_copyable_v<Invitation>);
 
-// End that accepts. Threads: one at a time.
-class Host {
+// End that accepts. Threads: any. Handshakes have a bound, so they go on in its turns, too.
+class Host final : public Kept {
  public:
   // Errors: those of choose_admission and listen_on.
   [[nodiscard]] static Result<std::unique_ptr<Host>> open(std::shared_ptr<Keeper> keeper, const Door& door);
@@ -48,17 +48,19 @@ class Host {
   // Returns the next peer that has come; null while there is none. Errors: the listener's; those of opening
   // a port, and of Executor::connect, of which the peer is told, too.
   [[nodiscard]] Result<std::unique_ptr<Peer>> accept();
+  ~Host() override;
+  Host(const Host&) = delete;
+  Host& operator=(const Host&) = delete;
+  void take_turn(std::uint64_t now_ns) override;
 
  private:
   Host(std::shared_ptr<Keeper> keeper, Door door, const Invitation& invitation,
-       bootstrap::Reception reception)
-      : keeper_(std::move(keeper)),
-        door_(std::move(door)),
-        invitation_(invitation),
-        reception_(std::move(reception)) {}
+       bootstrap::Reception reception);
+  [[nodiscard]] Result<void> receive();
   [[nodiscard]] Result<std::unique_ptr<Peer>> answer(bootstrap::Reception::Arrival arrival);
 
   std::shared_ptr<Keeper> keeper_;
+  std::mutex mutex_;
   Door door_;
   Invitation invitation_;
   bootstrap::Reception reception_;
@@ -83,6 +85,8 @@ class Guest final : public Kept {
   Guest(std::shared_ptr<Keeper> keeper, std::string address, std::uint64_t number,
         bootstrap::Secret::Ptr secret, Descriptor socket, std::unique_ptr<Link> link);
   [[nodiscard]] Result<void> advance();
+  // Advances, and dials again where a busy listener has dropped the connection.
+  void try_to_advance();
 
   std::shared_ptr<Keeper> keeper_;
   std::mutex mutex_;
@@ -93,6 +97,7 @@ class Guest final : public Kept {
   bootstrap::Connection connection_;
   std::unique_ptr<Link> link_;
   bool answered_ = false;
+  int redials_ = 0;
   std::optional<Error> error_;
 };
 

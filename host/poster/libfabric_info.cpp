@@ -34,7 +34,7 @@ bool is_software(std::string_view provider) {
 
 enum class Orders { kAsk, kLeave };
 
-Info hints_for(const std::string& provider, Orders orders, std::uint64_t more_caps) {
+Info hints_for(const LibfabricOptions& options, Orders orders, std::uint64_t more_caps) {
   Info hints(fi_allocinfo());
   hints->caps = FI_MSG | FI_RMA | more_caps;
   hints->mode = FI_CONTEXT | FI_CONTEXT2;
@@ -44,7 +44,8 @@ Info hints_for(const std::string& provider, Orders orders, std::uint64_t more_ca
   hints->domain_attr->threading = FI_THREAD_DOMAIN;
   hints->domain_attr->resource_mgmt = FI_RM_ENABLED;
   hints->tx_attr->op_flags = FI_DELIVERY_COMPLETE;
-  hints->fabric_attr->prov_name = strdup(provider.c_str());
+  hints->fabric_attr->prov_name = strdup(options.provider.c_str());
+  if (!options.domain.empty()) hints->domain_attr->name = strdup(options.domain.c_str());
   if (orders == Orders::kAsk) {
     hints->tx_attr->msg_order = FI_ORDER_SAW | FI_ORDER_SAS | FI_ORDER_RAW;
     hints->rx_attr->msg_order = hints->tx_attr->msg_order;
@@ -59,7 +60,7 @@ int ask(const Info& hints, const char* node, Info& answer) {
   return error;
 }
 
-PortTraits traits_of(const fi_info& info, const char* node) {
+PortTraits traits_of(const fi_info& info, const LibfabricOptions& options, const char* node) {
   PortTraits traits;
   traits.provider = info.fabric_attr->prov_name;
   traits.version = fmt::format("{}.{}, API {}.{}", FI_MAJOR(info.fabric_attr->prov_version),
@@ -77,8 +78,10 @@ PortTraits traits_of(const fi_info& info, const char* node) {
   traits.immediate_bytes = static_cast<std::uint32_t>(info.domain_attr->cq_data_size);
   traits.most_bytes = info.ep_attr->max_msg_size;
   Info other;
-  traits.atomics = ask(hints_for(traits.provider, Orders::kLeave, FI_ATOMIC), node, other) == 0;
-  traits.gpu_memory = ask(hints_for(traits.provider, Orders::kLeave, FI_HMEM), node, other) == 0;
+  LibfabricOptions same = options;
+  same.provider = traits.provider;
+  traits.atomics = ask(hints_for(same, Orders::kLeave, FI_ATOMIC), node, other) == 0;
+  traits.gpu_memory = ask(hints_for(same, Orders::kLeave, FI_HMEM), node, other) == 0;
   return traits;
 }
 
@@ -113,8 +116,8 @@ Result<Negotiated> negotiate(const LibfabricOptions& options) {
                            : is_software(options.provider) && !options.insecure ? kLoopback
                                                                                 : nullptr;
   Info info;
-  int error = ask(hints_for(options.provider, Orders::kAsk, 0), node, info);
-  if (error != 0) error = ask(hints_for(options.provider, Orders::kLeave, 0), node, info);
+  int error = ask(hints_for(options, Orders::kAsk, 0), node, info);
+  if (error != 0) error = ask(hints_for(options, Orders::kLeave, 0), node, info);
   if (error == -FI_ENODATA) {
     return fail(
         Status::kNotFound,
@@ -124,7 +127,7 @@ Result<Negotiated> negotiate(const LibfabricOptions& options) {
   }
   if (error != 0) return tl::unexpected(error_of("fi_getinfo", error, options.provider));
   Negotiated negotiated{std::move(info), {}};
-  negotiated.traits = traits_of(*negotiated.info, node);
+  negotiated.traits = traits_of(*negotiated.info, options, node);
   const fi_info& own = *negotiated.info;
   const std::span source(static_cast<const std::byte*>(own.src_addr), own.src_addrlen);
   if (bound && negotiated.traits.software && !options.insecure && !is_loopback(own.addr_format, source)) {

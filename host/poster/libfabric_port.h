@@ -15,6 +15,7 @@ struct LibfabricOptions {
   // Address of this host to use. Empty: a loopback address where the provider authenticates nobody, and the
   // provider's choice elsewhere.
   std::string address;
+  std::string domain{};   // the NIC as libfabric_nics names it; empty: any
   bool insecure = false;  // permits ways without authentication beyond this host: GDX_INSECURE=1
 };
 

@@ -158,6 +158,7 @@ class Rank {
   void transfer();
   void groups();
   void devices();
+  void reuse();
   void refusals();
   void too_long();
   void closing();
@@ -363,6 +364,24 @@ void Rank<Properties>::devices() {
   }
 }
 
+// One listener for connections one after another. The ends close at different times.
+template <typename Properties>
+void Rank<Properties>::reuse() {
+  listen(0);
+  meet();
+  void* const listener = listener_;
+  for (int round = 0; round < 20; ++round) {
+    listener_ = listener;
+    connect(0);
+    stream(1000, 20, 4);
+    listener_ = nullptr;
+    close();
+  }
+  meet();
+  listener_ = listener;
+  close();
+}
+
 // What cannot be had is refused with a line.
 template <typename Properties>
 void Rank<Properties>::refusals() {
@@ -505,8 +524,8 @@ int run_rank(const Arguments& arguments, std::uint32_t rank, Shared& shared) {
   using Own = Rank<Properties>;
   const std::map<std::string, void (Own::*)()> cases{
       {"transfer", &Own::transfer}, {"groups", &Own::groups},     {"devices", &Own::devices},
-      {"refusals", &Own::refusals}, {"too_long", &Own::too_long}, {"closing", &Own::closing},
-      {"killed", &Own::killed}};
+      {"reuse", &Own::reuse},       {"refusals", &Own::refusals}, {"too_long", &Own::too_long},
+      {"closing", &Own::closing},   {"killed", &Own::killed}};
   const auto found = cases.find(arguments.test);
   must(found != cases.end(), "no such case");
   Own own(arguments, rank, shared);

@@ -51,6 +51,7 @@ Result<Device> device_of(const LibfabricNic& nic, const LibfabricOptions& option
   Device device;
   device.door.port = options;
   device.door.port.address = nic.address;
+  if (nic.address.empty()) device.door.port.domain = nic.domain;
   device.traits = GDX_TRY(libfabric_traits(device.door.port));
   device.door.host = GDX_TRY(host_of(nic, device.traits));
   device.name = nic.domain.empty() ? device.traits.provider : nic.domain;
