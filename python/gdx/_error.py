@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gdx._gdx import Status
+from gdx._status import Status
 
 
 class Error(RuntimeError):
@@ -14,9 +14,9 @@ class Error(RuntimeError):
     status: Status
     rank: int | None
 
-    def __init__(self, message: str, status: Status, rank: int | None) -> None:
+    def __init__(self, message: str, status: int, rank: int | None) -> None:
         super().__init__(message)
-        self.status = status
+        self.status = Status(status)
         self.rank = rank
 
     def __reduce__(self) -> tuple[type[Error], tuple[str, Status, int | None]]:

@@ -26,7 +26,7 @@ def gdx_program() -> Path:
     for path in _programs():
         if os.access(path, os.X_OK):
             return path
-    raise FileNotFoundError("no program gdx in this package, nor in PATH: install the wheel of gdx, or its Debian package")
+    raise FileNotFoundError("no program gdx in this package, nor in PATH: install gdx's wheel, or its Debian package")
 
 
 def softhca_library() -> Path:
@@ -35,7 +35,7 @@ def softhca_library() -> Path:
     if given is not None:
         if Path(given).is_file():
             return Path(given)
-        raise FileNotFoundError(f"{_SOFTHCA_VARIABLE} = '{given}' is no file: unset it, or name that of the software HCA")
+        raise FileNotFoundError(f"{_SOFTHCA_VARIABLE} = '{given}' is no file: unset it, or name libgdx_softhca.so")
     program = gdx_program()
     for place in _SOFTHCA_PLACES:
         for path in sorted(program.parent.glob(place)):

@@ -25,13 +25,14 @@ namespace {
 using Source = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
 using Target = nb::ndarray<nb::c_contig, nb::device::cpu>;
 using Word = nb::ndarray<std::uint64_t, nb::ro, nb::c_contig, nb::device::cpu>;
+using TargetWord = nb::ndarray<std::uint64_t, nb::c_contig, nb::device::cpu>;
 using HeapBytes = nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>>;
 using Rank = std::optional<std::uint32_t>;
 
 // Raises gdx.Error.
 [[noreturn]] void raise(Status status, std::string_view message, Rank rank) {
   const nb::object type = nb::module_::import_("gdx._error").attr("Error");
-  const nb::object error = type(message, status, rank);
+  const nb::object error = type(message, static_cast<std::uint32_t>(status), rank);
   PyErr_SetObject(type.ptr(), error.ptr());
   throw nb::python_error();
 }
@@ -50,7 +51,8 @@ Compare compare_of(std::string_view compare) {
   throw nb::value_error("compare: use \"==\", \"!=\", \">=\", \">\", \"<=\" or \"<\"");
 }
 
-std::uint64_t* word_of(const Word& word) {
+template <typename Array>
+std::uint64_t* word_of(const Array& word) {
   if (word.size() != 1) throw nb::value_error("a signal is one element of uint64, such as signals[3:4]");
   return const_cast<std::uint64_t*>(word.data());
 }
@@ -160,6 +162,20 @@ class PyTeam {
          [&](const TeamHandle& team) { return gdx_get(team, bytes_of(to), bytes_of(from), bytes, rank); });
   }
 
+  void fetch_add(const TargetWord& original, const Word& target, std::uint64_t add, std::uint32_t rank) {
+    std::uint64_t* const old = word_of(original);
+    std::uint64_t* const word = word_of(target);
+    call(rank, [&](const TeamHandle& team) { return gdx_fetch_add(team, old, word, add, rank); });
+  }
+
+  void compare_swap(const TargetWord& original, const Word& target, std::uint64_t compare, std::uint64_t swap,
+                    std::uint32_t rank) {
+    std::uint64_t* const old = word_of(original);
+    std::uint64_t* const word = word_of(target);
+    call(rank,
+         [&](const TeamHandle& team) { return gdx_compare_swap(team, old, word, compare, swap, rank); });
+  }
+
   void quiet(Rank rank) {
     call(rank, [&](const TeamHandle& team) { return rank ? gdx_flush(team, *rank) : gdx_quiet(team); });
   }
@@ -236,41 +252,11 @@ class PyTeam {
   int calls_ = 0;
 };
 
-void add_status(nb::module_& module) {
-  nb::enum_<Status>(module, "Status", nb::is_arithmetic(), "Outcome of a call.")
-      .value("OK", Status::kOk)
-      .value("PENDING", Status::kPending)
-      .value("INVALID_ARGUMENT", Status::kInvalidArgument)
-      .value("INVALID_LENGTH", Status::kInvalidLength)
-      .value("TIMEOUT", Status::kTimeout)
-      .value("ABORTED", Status::kAborted)
-      .value("NOT_FOUND", Status::kNotFound)
-      .value("BUSY", Status::kBusy)
-      .value("UNSUPPORTED", Status::kUnsupported)
-      .value("VERSION_MISMATCH", Status::kVersionMismatch)
-      .value("NOT_CONNECTED", Status::kNotConnected)
-      .value("QUEUE_ERROR", Status::kQueueError)
-      .value("LOCAL_PROTECTION", Status::kLocalProtection)
-      .value("FLUSHED", Status::kFlushed)
-      .value("PEER_UNREACHABLE", Status::kPeerUnreachable)
-      .value("PEER_NOT_READY", Status::kPeerNotReady)
-      .value("REMOTE_ACCESS", Status::kRemoteAccess)
-      .value("REMOTE_INVALID", Status::kRemoteInvalid)
-      .value("REMOTE_OPERATION", Status::kRemoteOperation)
-      .value("PEER_GONE", Status::kPeerGone)
-      .value("NO_DEVICE", Status::kNoDevice)
-      .value("NO_MEMORY", Status::kNoMemory)
-      .value("SYSTEM", Status::kSystem)
-      .value("DAEMON_GONE", Status::kDaemonGone)
-      .value("HCA_FAILED", Status::kHcaFailed);
-}
-
 }  // namespace
 }  // namespace gdx::python
 
 NB_MODULE(_gdx, module) {
   using gdx::python::PyTeam;
-  gdx::python::add_status(module);
   // A copy that is converted would be put in silence, and nobody waits for what is put into one: noconvert.
   nb::class_<PyTeam>(module, "Team", "Ranks with a symmetric heap. gdx.Team adds arrays.")
       .def(nb::init<std::uint64_t, std::optional<double>>(), "heap_bytes"_a = 64 << 20,
@@ -298,6 +284,13 @@ NB_MODULE(_gdx, module) {
            "wait.")
       .def("get", &PyTeam::get, "to"_a.noconvert(), "source"_a.noconvert(), "rank"_a,
            "Copies the place of `source` at `rank` to `to`. Complete after quiet().")
+      .def("fetch_add", &PyTeam::fetch_add, "original"_a.noconvert(), "target"_a.noconvert(), "add"_a,
+           "rank"_a,
+           "Atomically adds to the word `target` at `rank`. Its old value is in `original` after quiet().")
+      .def("compare_swap", &PyTeam::compare_swap, "original"_a.noconvert(), "target"_a.noconvert(),
+           "compare"_a, "swap"_a, "rank"_a,
+           "Atomically replaces the word `target` at `rank` by `swap` if it equals `compare`.\n\n"
+           "Its old value is in `original` after quiet() either way.")
       .def("quiet", &PyTeam::quiet, "rank"_a = nb::none(),
            "Waits until all that was posted to `rank`, or to all ranks, is complete.");
 }

@@ -42,6 +42,8 @@ make_root() {
   cp -a "$empty" "$root"
   exec 9>&-
   cp /etc/resolv.conf "$root/etc/resolv.conf"
+  # Authorities that this machine's administrator has added, for pip in the root.
+  [ ! -d /usr/local/share/ca-certificates ] || cp -rT /usr/local/share/ca-certificates "$root/usr/local/share/ca-certificates"
 }
 
 # enter_root COMMAND...: instead of this script. Mounts of its own, which end with it, and so do the processes in it. No

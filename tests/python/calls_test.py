@@ -75,6 +75,26 @@ class Calls(unittest.TestCase):
         self.team.barrier()
         self.team.free(taken)
 
+    def test_atomics(self) -> None:
+        old = self.team.array(2, "u8")
+        for _ in range(10):
+            self.team.fetch_add(old[:1], self.signals[:1], 3, 0)
+        self.team.quiet(0)
+        self.team.barrier()
+        if self.rank == 0:
+            self.assertEqual(self.signals[0], 60)
+        # Both ranks swap, and one of them finds the word as it was.
+        self.team.compare_swap(old[1:], self.signals[1:2], 0, self.rank + 1, 1)
+        self.team.quiet()
+        winner = self.rank if old[1] == 0 else self.peer
+        self.team.barrier()
+        self.team.get(old[:1], self.signals[1:2], 1)
+        self.team.quiet()
+        self.assertEqual(old[0], winner + 1)
+        with self.assertRaisesRegex(ValueError, "one element"):
+            self.team.fetch_add(old, self.signals[:1], 1, 0)
+        self.team.barrier()
+
     def test_refusals_carry_status_and_rank(self) -> None:
         x = self.team.array(8, "f4")
         with self.assertRaisesRegex(gdx.Error, "rank 7") as no_such:

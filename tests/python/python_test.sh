@@ -42,6 +42,8 @@ done
 CMAKE_PREFIX_PATH=$folder/gdx step "$python" -m pip install --no-build-isolation --no-deps --force-reinstall \
   -C build-dir="$folder/build" "$root/python"
 step "$python" -m mypy --strict --python-executable "$python" "$root/examples/ring.py" "$here"/*.py
+# Arrays whose type does not matter have none in the stub.
+step "$python" -m mypy --strict --python-executable "$python" --disable-error-code type-arg -p gdx
 
 # ranks NUMBER PROGRAM [OPTION...]: of `gdx run`.
 ranks() {
@@ -52,6 +54,9 @@ grep -qx '0: ranks 0 to 3 add up to 6' "$folder/out" ||
   { echo 'FAILED: examples/ring.py prints:' >&2 && cat "$folder/out" >&2 && exit 1; }
 ranks 2 "$here/calls_test.py"
 GDX_DIRECT=off ranks 2 "$here/calls_test.py" --loss 0.01
+PATH=$build/host/programs/cli:$PATH step "$python" -m gdx.demo --loss 0.01
+[ "$(grep -c '^[01]: 53489688 bytes in 12 messages verified$' "$folder/out")" = 2 ] ||
+  { echo 'FAILED: python -m gdx.demo prints:' >&2 && cat "$folder/out" >&2 && exit 1; }
 GDX_CALL_TIMEOUT_S=20 ranks 2 "$here/lost_rank_test.py"
 grep -q '^0: PEER_UNREACHABLE of rank 1: .*waited for the word at heap offset' "$folder/out" ||
   { echo 'FAILED: a lost rank is told as:' >&2 && cat "$folder/out" >&2 && exit 1; }

@@ -1,0 +1,45 @@
+"""Teams, and the arrays of their heaps."""
+
+from __future__ import annotations
+
+import math
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gdx import _gdx
+from gdx._error import Error
+
+
+class Team(_gdx.Team):
+    """Ranks with a symmetric heap. Made by all of them, with equal arguments; `with` closes it.
+
+    array(), free(), barrier() and close() are collective: all ranks make the same ones in the same order. Other calls
+    are this rank's alone, and any of its threads may make them.
+    """
+
+    def array(self, shape: int | tuple[int, ...], dtype: npt.DTypeLike = np.float64) -> npt.NDArray[Any]:
+        """Returns a zeroed array at the same place of the heap at every rank. Collective.
+
+        It shares the heap's memory, which lives as long as one of its arrays.
+        """
+        sizes = (shape,) if isinstance(shape, int) else tuple(shape)
+        kind = np.dtype(dtype)
+        if kind.hasobject:
+            raise TypeError(f"no array of {kind}: other ranks cannot use this one's objects")
+        return self._allocate(math.prod(sizes) * kind.itemsize).view(kind).reshape(sizes)
+
+    def __enter__(self) -> Team:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.close()
+        except Error:
+            # The first failure says more than that of the end.
+            if kind is None:
+                raise
