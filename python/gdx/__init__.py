@@ -16,18 +16,20 @@ from gdx._libraries import load_extension
 from gdx._status import Status
 
 if TYPE_CHECKING:
+    from gdx._gdx import Kernels
     from gdx._team import Team
 
-__all__ = ["Error", "Status", "Team"]
+__all__ = ["Error", "Kernels", "Status", "Team"]
 
 
 def __getattr__(name: str) -> Any:
     # Loads libgdx and NumPy with the first use, because a process may import gdx for other parts, and without the
     # libraries of RDMA.
-    if name != "Team":
+    if name not in ("Kernels", "Team"):
         raise AttributeError(f"module 'gdx' has no attribute '{name}'")
     load_extension()
+    from gdx._gdx import Kernels
     from gdx._team import Team
 
-    globals()["Team"] = Team
-    return Team
+    globals().update(Kernels=Kernels, Team=Team)
+    return globals()[name]

@@ -1,5 +1,5 @@
-// One call of the host on a team: device code of the CPU layer, as a grid of one thread on the thread that
-// makes the call. There is no other way to post from Python.
+// One call of the host on a team: device code of the CPU layer on the thread that makes the call, as a grid
+// of one thread or as a kernel of the user's. There is no other way to post from Python.
 #pragma once
 
 #include <Python.h>
@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "device/team.h"
 #include "host/gdx.h"
+#include "proto/gpu/exported_kernel.h"
 
 namespace gdx::python {
 
@@ -44,6 +45,12 @@ class Call {
     config.progress = step;
     const Status launched = exec::run_grid(config, [&] { status = body(std::as_const(team_)); });
     return launched == Status::kOk ? status : launched;
+  }
+
+  // Runs a kernel of the user's, whose shared object has an execution layer of its own.
+  Status run(const ExportedKernel& kernel, KernelLaunch launch, const void* const* values) {
+    launch.progress = step;
+    return kernel.launch(team_, launch, values);
   }
 
  private:

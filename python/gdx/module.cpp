@@ -2,10 +2,12 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
 
 #include <cmath>
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -15,6 +17,8 @@
 
 #include "base/own_process.h"
 #include "call.h"
+#include "kernels.h"
+#include "raise.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -27,15 +31,6 @@ using Target = nb::ndarray<nb::c_contig, nb::device::cpu>;
 using Word = nb::ndarray<std::uint64_t, nb::ro, nb::c_contig, nb::device::cpu>;
 using TargetWord = nb::ndarray<std::uint64_t, nb::c_contig, nb::device::cpu>;
 using HeapBytes = nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>>;
-using Rank = std::optional<std::uint32_t>;
-
-// Raises gdx.Error.
-[[noreturn]] void raise(Status status, std::string_view message, Rank rank) {
-  const nb::object type = nb::module_::import_("gdx._error").attr("Error");
-  const nb::object error = type(message, static_cast<std::uint32_t>(status), rank);
-  PyErr_SetObject(type.ptr(), error.ptr());
-  throw nb::python_error();
-}
 
 SignalOp op_of(std::string_view op) {
   if (op == "set") return SignalOp::kSet;
@@ -176,6 +171,22 @@ class PyTeam {
          [&](const TeamHandle& team) { return gdx_compare_swap(team, old, word, compare, swap, rank); });
   }
 
+  void launch(const Kernels& kernels, const std::string& name, const nb::args& arguments,
+              std::uint32_t blocks, std::uint32_t threads, std::uint32_t shared_bytes) {
+    const ExportedKernel& kernel = kernels.find(name);
+    const KernelValues values(name, kernel, arguments);
+    const KernelLaunch launch{blocks, threads, shared_bytes, nullptr};
+    Team& team = opened();
+    const TeamHandle handle = team.handle();
+    const bool alone = calls_ == 0 && handle.fault->status == Status::kOk;
+    with_call({}, [&](Call& call) { return call.run(kernel, launch, values.pointers()); });
+    // Tells of a call whose status the kernel has dropped.
+    const Status dropped = handle.fault->status;
+    if (dropped == Status::kOk || !alone || calls_ != 0) return;
+    const Fault fault = take_fault(team, handle, dropped);
+    raise(dropped, name + ": " + fault.message, fault.rank);
+  }
+
   void quiet(Rank rank) {
     call(rank, [&](const TeamHandle& team) { return rank ? gdx_flush(team, *rank) : gdx_quiet(team); });
   }
@@ -203,6 +214,11 @@ class PyTeam {
 
   template <typename Body>
   void call(Rank rank, Body body) {
+    with_call(rank, [&](Call& call) { return call.run(body); });
+  }
+
+  template <typename Body>
+  void with_call(Rank rank, Body body) {
     Team& team = opened();
     if (!process_.is_here())
       raise(Status::kInvalidArgument, "this process was forked from the rank's: make the call there", rank);
@@ -213,7 +229,8 @@ class PyTeam {
     Status status = Status::kOk;
     {
       const InCall in_call(calls_);
-      status = Call(handle).run(body);
+      Call call(handle);
+      status = body(call);
     }
     if (status == Status::kOk && PyErr_Occurred() == nullptr) return;
     const Fault fault = take_fault(team, handle, status);
@@ -256,7 +273,12 @@ class PyTeam {
 }  // namespace gdx::python
 
 NB_MODULE(_gdx, module) {
+  using gdx::python::Kernels;
   using gdx::python::PyTeam;
+  nb::class_<Kernels>(module, "Kernels",
+                      "Kernels of a shared object, by the names that GDX_EXPORT_KERNEL gives them.")
+      .def(nb::init<const std::filesystem::path&>(), "path"_a,
+           "Loads the shared object, which stays loaded. Raises OSError where it cannot be.");
   // A copy that is converted would be put in silence, and nobody waits for what is put into one: noconvert.
   nb::class_<PyTeam>(module, "Team", "Ranks with a symmetric heap. gdx.Team adds arrays.")
       .def(nb::init<std::uint64_t, std::optional<double>>(), "heap_bytes"_a = 64 << 20,
@@ -291,6 +313,13 @@ NB_MODULE(_gdx, module) {
            "compare"_a, "swap"_a, "rank"_a,
            "Atomically replaces the word `target` at `rank` by `swap` if it equals `compare`.\n\n"
            "Its old value is in `original` after quiet() either way.")
+      .def("launch", &PyTeam::launch, "kernels"_a, "name"_a, "arguments"_a, nb::kw_only(), "blocks"_a = 1,
+           "threads"_a = 1, "shared_bytes"_a = 0,
+           nb::sig("def launch(self, kernels: Kernels, name: str, *arguments: object, blocks: int = 1, "
+                   "threads: int "
+                   "= 1, shared_bytes: int = 0) -> None"),
+           "Runs a kernel of a shared object on this team, and returns when it has.\n\n"
+           "Arguments are those behind its team: numbers, and arrays for pointers.")
       .def("quiet", &PyTeam::quiet, "rank"_a = nb::none(),
            "Waits until all that was posted to `rank`, or to all ranks, is complete.");
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # python_test.sh BUILD_FOLDER ROOT COMPILER: the package gdx, built by pip against an installed libgdx in a virtual
-# environment of BUILD_FOLDER; examples/ring.py, the tests of this folder by ranks of `gdx run`, and a check of types.
+# environment of BUILD_FOLDER; kernels.cu by a user's compiler; examples/ring.py, the tests of this folder by ranks of `gdx run`, and a check of types.
 set -uo pipefail
 build=$1 root=$2
 here=$root/tests/python
@@ -49,6 +49,13 @@ step "$python" -m mypy --strict --python-executable "$python" --disable-error-co
 ranks() {
   step "$build/host/programs/cli/gdx" run --ranks "$1" --label --timeout-s 250 "${@:3}" -- "$python" "$2"
 }
+PKG_CONFIG_PATH=$folder/gdx/lib/pkgconfig
+export PKG_CONFIG_PATH GDX_TEST_KERNELS=$folder/kernels.so
+# Words, each a flag.
+# shellcheck disable=SC2046
+step "$CXX" -std=c++20 -Wall -Werror -shared -fPIC -fvisibility=hidden -o "$folder/kernels.so" -x c++ "$here/kernels.cu" \
+  -x none $(pkg-config --cflags --libs gdx)
+GDX_DIRECT=off ranks 2 "$here/kernels_test.py" --loss 0.01
 ranks 4 "$root/examples/ring.py"
 grep -qx '0: ranks 0 to 3 add up to 6' "$folder/out" ||
   { echo 'FAILED: examples/ring.py prints:' >&2 && cat "$folder/out" >&2 && exit 1; }
