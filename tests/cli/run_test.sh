@@ -48,13 +48,13 @@ case $case_name in
   options)
     # Each option of the software HCA is a variable of the program, and has its range.
     run 100 "$gdx" run --hcas 2 --addr 127.0.0.9 --wire udp --mtu 1024 --loss 0.01 --corrupt 0.02 --duplicate 0.03 --reorder 0.04 \
-      --mark 0.05 --rate-gbps 12.5 --congestion-control none --seed 7 --pcap "$folder/a.pcap" --device-memory-bytes 8192 -- env
+      --mark 0.05 --death 0.06 --rate-gbps 12.5 --congestion-control none --seed 7 --pcap "$folder/a.pcap" --device-memory-bytes 8192 -- env
     expect_status 0
     variables=$(grep ^GDX_SOFTHCA_ "$out" | LC_ALL=C sort | sed 's/^GDX_SOFTHCA_//' | paste -sd ' ')
-    wanted="ADDR=127.0.0.9 CONGESTION_CONTROL=none CORRUPT=0.02 DEVICE_MEMORY_BYTES=8192 DUPLICATE=0.03 HCAS=2 LOSS=0.01"
+    wanted="ADDR=127.0.0.9 CONGESTION_CONTROL=none CORRUPT=0.02 DEATH=0.06 DEVICE_MEMORY_BYTES=8192 DUPLICATE=0.03 HCAS=2 LOSS=0.01"
     wanted+=" MARK=0.05 MTU=1024 PCAP=$folder/a.pcap RATE_GBPS=12.5 REORDER=0.04 SEED=7 WIRE=udp"
     [ "$variables" = "$wanted" ] || fail "not these variables"
-    for bad in "hcas 0" "hcas 17" "corrupt 1.1" "duplicate -1" "reorder 2" "mark 1.01" "rate-gbps 0" "congestion-control no" "seed -1" \
+    for bad in "hcas 0" "hcas 17" "corrupt 1.1" "duplicate -1" "reorder 2" "mark 1.01" "death 1.01" "rate-gbps 0" "congestion-control no" "seed -1" \
       "ranks 1025" "timeout-s 0" "timeout-s 1000001"; do
       # shellcheck disable=SC2086 # an option and its value
       refused "^gdx: --${bad% *}: '${bad#* }': use " "$gdx" run --$bad -- true

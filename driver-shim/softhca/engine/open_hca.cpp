@@ -6,6 +6,7 @@
 
 #include "driver-shim/softhca/engine/engine.h"
 #include "driver-shim/softhca/wire/interface.h"
+#include "driver-shim/softhca/wire/mortal_wire.h"
 
 namespace gdx::softhca {
 namespace {
@@ -46,6 +47,8 @@ Result<std::unique_ptr<Hca>> open_hca(const HcaConfig& wanted, std::byte* device
   if (!wire) return tl::unexpected<Error>(wire.error());
   Result<HcaConfig> config = with_mtu_of(**wire, wanted);
   if (!config) return tl::unexpected<Error>(config.error());
+  const wire::FaultConfig& faults = wanted.udp.faults;
+  if (faults.death > 0) *wire = std::make_unique<wire::MortalWire>(std::move(*wire), faults);
   return std::make_unique<Engine>(*config, std::move(*wire), device_memory, system_random());
 }
 

@@ -144,6 +144,7 @@ Result<std::unique_ptr<Device::Parts>> Device::make_parts() {
   }
   parts->tree = GDX_TRY(SysfsTree::create(hcas));
   parts->inventory = std::make_unique<InventoryFile>(parts->tree->root());
+  parts->counters = std::make_unique<CountersFile>(config.counters_path);
   parts->connections = std::make_unique<RdmaCm>(hcas, system_random());
   for (std::size_t i = 0; i < hcas.size(); ++i) {
     parts->threads.push_back(std::make_unique<EngineThread>(
@@ -351,6 +352,7 @@ void Device::run_housekeeping() {
   drop_ended_contexts_locked(0);
   park_unused_locked();
   show_failures_locked();
+  parts_->counters->keep(parts_->adapters, now_ns);
 }
 
 // Shows queue pairs anew that have failed meanwhile.
@@ -562,6 +564,7 @@ void Device::shut_down() {
   connections_.store(nullptr);
   free = within_limit([this] { return progressing_.load() == 0; }) && free;
   free = commanding_.load() == 0 && free;  // one that waits for an event will not end
+  parts_->counters->write(parts_->adapters);
   if (free) {
     parts_.reset();
   } else {

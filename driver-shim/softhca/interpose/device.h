@@ -17,6 +17,7 @@
 #include "driver-shim/softhca/rdma_cm/rdma_cm.h"
 #include "driver-shim/softhca/uverbs/adapter.h"
 #include "driver-shim/softhca/uverbs/context.h"
+#include "driver-shim/softhca/uverbs/counters_file.h"
 #include "driver-shim/softhca/uverbs/engine_thread.h"
 #include "driver-shim/softhca/uverbs/inventory.h"
 #include "driver-shim/softhca/uverbs/inventory_file.h"
@@ -79,6 +80,7 @@ class Device : public ChannelRegistry {
     Adapters adapters;
     std::unique_ptr<SysfsTree> tree;
     std::unique_ptr<InventoryFile> inventory;
+    std::unique_ptr<CountersFile> counters;
     std::array<std::uint64_t, kMaxHcas> failures_shown{};  // of each HCA, its failed_queue_pairs()
     std::unique_ptr<RdmaCm> connections;
     std::vector<std::unique_ptr<EngineThread>> threads;          // of each HCA

@@ -78,11 +78,12 @@ std::string expand_pid(std::string path, int pid) {
 }
 
 Result<void> read_faults(const Environment& environment, wire::FaultConfig& faults) {
-  const std::array<Probability, 5> fields = {{{"GDX_SOFTHCA_LOSS", &faults.loss},
+  const std::array<Probability, 6> fields = {{{"GDX_SOFTHCA_LOSS", &faults.loss},
                                               {"GDX_SOFTHCA_CORRUPT", &faults.corrupt},
                                               {"GDX_SOFTHCA_DUPLICATE", &faults.duplicate},
                                               {"GDX_SOFTHCA_REORDER", &faults.reorder},
-                                              {"GDX_SOFTHCA_MARK", &faults.mark}}};
+                                              {"GDX_SOFTHCA_MARK", &faults.mark},
+                                              {"GDX_SOFTHCA_DEATH", &faults.death}}};
   for (const Probability& field : fields) {
     if (auto read = read_probability(environment, field); !read) return read;
   }
@@ -232,6 +233,9 @@ Result<Configuration> config_from(const Environment& environment, int pid) {
   GDX_TRY(read_record_use(environment, config.record));
   if (const char* const path = environment("GDX_SOFTHCA_PCAP"); path != nullptr) {
     config.udp.pcap_path = expand_pid(path, pid);
+  }
+  if (const char* const path = environment("GDX_SOFTHCA_COUNTERS"); path != nullptr) {
+    configuration.counters_path = expand_pid(path, pid);
   }
 
   std::uint64_t mtu_bytes = 0;

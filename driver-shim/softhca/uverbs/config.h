@@ -20,6 +20,7 @@ struct Configuration {
   HcaConfig first;
   std::uint32_t hcas = 1;
   PlantedFault fault = PlantedFault::kNone;  // of all of them
+  std::string counters_path;                 // of the file that keeps their counters; empty: none
 };
 
 // Errors: kInvalidArgument, naming the variable, its value and what it may be.

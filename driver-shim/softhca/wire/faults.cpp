@@ -7,8 +7,7 @@ bool FaultInjector::active() const {
          config_.mark > 0;
 }
 
-// Always draws, so that one probability does not shift the other faults' sequences.
-bool FaultInjector::draw(std::mt19937_64& random, double probability) {
+bool draw(std::mt19937_64& random, double probability) {
   // Uses 53 bits of the generator as a double in [0, 1), because standard distributions differ between
   // libraries.
   return static_cast<double>(random() >> 11) * 0x1p-53 < probability;

@@ -30,6 +30,10 @@ struct Fault {
   bool operator==(const Fault&) const = default;
 };
 
+// Draws once, also where the probability is 0, so that one probability does not shift the sequences of
+// others.
+[[nodiscard]] bool draw(std::mt19937_64& random, double probability);
+
 class FaultInjector {
  public:
   explicit FaultInjector(const FaultConfig& config)
@@ -41,8 +45,6 @@ class FaultInjector {
   [[nodiscard]] bool active() const;
 
  private:
-  static bool draw(std::mt19937_64& random, double probability);
-
   FaultConfig config_;
   std::mt19937_64 random_;
   std::mt19937_64 marks_;

@@ -42,6 +42,7 @@ struct FaultConfig {
   double duplicate = 0;
   double reorder = 0;  // the packet is held back behind the next one
   double mark = 0;     // as set by a switch with a long queue (ECN: congestion experienced)
+  double death = 0;    // neither it nor any later packet leaves, and none arrives any more: see MortalWire
   std::uint64_t seed = 1;
 };
 

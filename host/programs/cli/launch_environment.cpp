@@ -101,6 +101,7 @@ Result<void> check_softhca(const SofthcaOptions& options, std::uint32_t ranks) {
   if (auto done = check_probability("--duplicate", options.duplicate); !done) return done;
   if (auto done = check_probability("--reorder", options.reorder); !done) return done;
   if (auto done = check_probability("--mark", options.mark); !done) return done;
+  if (auto done = check_probability("--death", options.death); !done) return done;
   if (options.rate_gbps && !(*options.rate_gbps >= 0.001 && *options.rate_gbps <= 10'000)) {
     return refuse("--rate-gbps", fmt::format("{}", *options.rate_gbps), "use 0.001 to 10000");
   }
@@ -258,6 +259,7 @@ Result<std::vector<std::string>> launch_environment(const LaunchOptions& options
   add(variables, "GDX_SOFTHCA_DUPLICATE", softhca.duplicate);
   add(variables, "GDX_SOFTHCA_REORDER", softhca.reorder);
   add(variables, "GDX_SOFTHCA_MARK", softhca.mark);
+  add(variables, "GDX_SOFTHCA_DEATH", softhca.death);
   add(variables, "GDX_SOFTHCA_RATE_GBPS", softhca.rate_gbps);
   add(variables, "GDX_SOFTHCA_CONGESTION_CONTROL", softhca.congestion_control);
   if (softhca.seed) variables.push_back(fmt::format("GDX_SOFTHCA_SEED={}", *softhca.seed + rank));

@@ -21,6 +21,7 @@ struct SofthcaOptions {
   std::optional<double> duplicate;
   std::optional<double> reorder;
   std::optional<double> mark;
+  std::optional<double> death;
   std::optional<double> rate_gbps;                // of the link, outwards
   std::optional<std::string> congestion_control;  // dcqcn or none
   std::optional<std::uint64_t> seed;              // rank r gets seed + r

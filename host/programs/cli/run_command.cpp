@@ -36,6 +36,7 @@ void add_softhca_options(command_line::Command command, SofthcaOptions& softhca)
   probability("--duplicate", softhca.duplicate, "arrives twice");
   probability("--reorder", softhca.reorder, "is overtaken");
   probability("--mark", softhca.mark, "is marked as congested (ECN)");
+  probability("--death", softhca.death, "is where its HCA dies: from it on nothing leaves or arrives");
   command.add_option("--rate-gbps", softhca.rate_gbps, "Rate of each HCA's link in Gb/s (no limit)")
       .check(real(0.001, 10'000));
   command

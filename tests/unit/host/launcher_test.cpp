@@ -337,6 +337,7 @@ TEST_F(Launcher, ranges_of_softhca_options_hold_at_their_ends) {
        {-0.001, 1.001},
        "use a probability"},
       {"--mark", [](SofthcaOptions& o, double v) { o.mark = v; }, {0, 1}, {-0.001, 1.001}, "from 0 to 1"},
+      {"--death", [](SofthcaOptions& o, double v) { o.death = v; }, {0, 1}, {-0.001, 1.001}, "from 0 to 1"},
       {"--rate-gbps",
        [](SofthcaOptions& o, double v) { o.rate_gbps = v; },
        {0.001, 10'000},
@@ -435,6 +436,7 @@ TEST_F(Launcher, softhca_options_become_variables) {
                      .duplicate = 0.03,
                      .reorder = 0.04,
                      .mark = 0.05,
+                     .death = 0.06,
                      .rate_gbps = 12.5,
                      .congestion_control = "none",
                      .seed = 5,
@@ -443,13 +445,13 @@ TEST_F(Launcher, softhca_options_become_variables) {
   auto variables = launch_environment(options, 1);
   ASSERT_TRUE(variables);
   std::erase_if(*variables, [](const std::string& one) { return !one.starts_with("GDX_SOFTHCA_"); });
-  EXPECT_THAT(*variables,
-              UnorderedElementsAre(
-                  "GDX_SOFTHCA_HCAS=2", "GDX_SOFTHCA_ADDR=127.0.0.9", "GDX_SOFTHCA_WIRE=shm",
-                  "GDX_SOFTHCA_MTU=2048", "GDX_SOFTHCA_LOSS=0.01", "GDX_SOFTHCA_CORRUPT=0.02",
-                  "GDX_SOFTHCA_DUPLICATE=0.03", "GDX_SOFTHCA_REORDER=0.04", "GDX_SOFTHCA_MARK=0.05",
-                  "GDX_SOFTHCA_RATE_GBPS=12.5", "GDX_SOFTHCA_CONGESTION_CONTROL=none", "GDX_SOFTHCA_SEED=6",
-                  "GDX_SOFTHCA_PCAP=out/run.rank1.pcap", "GDX_SOFTHCA_DEVICE_MEMORY_BYTES=8192"));
+  EXPECT_THAT(*variables, UnorderedElementsAre(
+                              "GDX_SOFTHCA_HCAS=2", "GDX_SOFTHCA_ADDR=127.0.0.9", "GDX_SOFTHCA_WIRE=shm",
+                              "GDX_SOFTHCA_MTU=2048", "GDX_SOFTHCA_LOSS=0.01", "GDX_SOFTHCA_CORRUPT=0.02",
+                              "GDX_SOFTHCA_DUPLICATE=0.03", "GDX_SOFTHCA_REORDER=0.04",
+                              "GDX_SOFTHCA_MARK=0.05", "GDX_SOFTHCA_DEATH=0.06", "GDX_SOFTHCA_RATE_GBPS=12.5",
+                              "GDX_SOFTHCA_CONGESTION_CONTROL=none", "GDX_SOFTHCA_SEED=6",
+                              "GDX_SOFTHCA_PCAP=out/run.rank1.pcap", "GDX_SOFTHCA_DEVICE_MEMORY_BYTES=8192"));
 }
 
 // mpirun starts a `gdx run` for each rank, and each must have a file, a seed and a place of its own.

@@ -111,6 +111,7 @@ std::vector<std::string> members_of(const Configuration& all) {
   const wire::FaultConfig& faults = first.udp.faults;
   return {fmt::format("hcas {}", all.hcas),
           fmt::format("fault {}", static_cast<int>(all.fault)),
+          fmt::format("counters {}", all.counters_path),
           fmt::format("address {}", first.udp.address),
           fmt::format("receive_buffer {}", first.udp.receive_buffer_bytes),
           fmt::format("pcap {}", first.udp.pcap_path),
@@ -119,6 +120,7 @@ std::vector<std::string> members_of(const Configuration& all) {
           fmt::format("duplicate {}", faults.duplicate),
           fmt::format("reorder {}", faults.reorder),
           fmt::format("mark {}", faults.mark),
+          fmt::format("death {}", faults.death),
           fmt::format("seed {}", faults.seed),
           fmt::format("carrier {}", static_cast<int>(first.carrier)),
           fmt::format("mtu {}", first.mtu_bytes),
@@ -153,6 +155,7 @@ TEST(Config, each_variable_sets_its_member_alone_up_to_its_limits) {
       {"GDX_SOFTHCA_DUPLICATE", "duplicate", chances, no_chances, kProbability},
       {"GDX_SOFTHCA_REORDER", "reorder", chances, no_chances, kProbability},
       {"GDX_SOFTHCA_MARK", "mark", chances, no_chances, kProbability},
+      {"GDX_SOFTHCA_DEATH", "death", chances, no_chances, kProbability},
       {"GDX_SOFTHCA_SPOILED_COPIES", "spoiled_copies", chances, no_chances, kProbability},
       {"GDX_SOFTHCA_SEED",
        "seed",
@@ -186,6 +189,7 @@ TEST(Config, each_variable_sets_its_member_alone_up_to_its_limits) {
        {"127.0.0.5"},
        {"localhost", "127.0.0"},
        "an IP address of this host, such as 127.0.0.5"},
+      {"GDX_SOFTHCA_COUNTERS", "counters", {"run.txt", "run-42.txt"}, {}, ""},
       {"GDX_SOFTHCA_PCAP", "pcap", {"run.pcap", "run-42.pcap"}, {}, ""}};
   const std::vector<std::string> otherwise = members_of(*configure({}));
   for (const Variable& variable : variables) {
