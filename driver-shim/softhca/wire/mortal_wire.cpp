@@ -14,16 +14,13 @@ constexpr std::uint64_t kOfDeaths =
 }  // namespace
 
 MortalWire::MortalWire(std::unique_ptr<Wire> living, const FaultConfig& faults)
-    : living_(std::move(living)),
-      random_(faults.seed ^ kOfDeaths),
-      death_(faults.death),
-      seed_(faults.seed) {}
+    : living_(std::move(living)), random_(faults.seed ^ kOfDeaths), death_(faults.death) {}
 
 void MortalWire::commit_packet(const Address& destination, std::size_t length_bytes) {
   if (!dead_ && draw(random_, death_)) {
     dead_ = true;
-    log::warn("the software HCA at {} is dead from its packet {} on, by seed {}", local().text(),
-              committed_ + 1, seed_);
+    log::warn("the software HCA at {} is dead from its packet {} on: GDX_SOFTHCA_DEATH", local().text(),
+              committed_ + 1);
   }
   if (dead_) {
     ++lost_in_death_;

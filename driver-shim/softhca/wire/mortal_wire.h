@@ -41,7 +41,6 @@ class MortalWire : public Wire {
   std::unique_ptr<Wire> living_;
   std::mt19937_64 random_;
   double death_;
-  std::uint64_t seed_;
   std::uint64_t committed_ = 0;
   std::uint64_t lost_in_death_ = 0;
   bool dead_ = false;

@@ -55,7 +55,8 @@ TEST(MortalWire, dies_at_a_packet_by_seed_and_says_so) {
     EXPECT_EQ(first, live(carrier, 5)) << "another life of that seed";
     EXPECT_NE(first.left, live(carrier, 6).left) << "a life of another seed";
     EXPECT_GT(first.left, 0u);
-    EXPECT_EQ(first.said, "is dead from its packet " + std::to_string(first.left + 1) + " on, by seed 5\n");
+    EXPECT_EQ(first.said,
+              "is dead from its packet " + std::to_string(first.left + 1) + " on: GDX_SOFTHCA_DEATH\n");
   }
 }
 
