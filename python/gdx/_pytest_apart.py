@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -23,11 +24,12 @@ from gdx.pytest_plugin import INSIDE, PAIR, annotate, make_pair, tell_left
 if TYPE_CHECKING:
     from gdx._hca_pair import HcaPair
 
+_BEGIN_LIMIT_S = 60.0
 _ABORT_LIMIT_S = 2.0
 _PHASES = ("setup", "call", "teardown")
 _BEGIN = (
     "import json, sys; request = json.load(open(sys.argv[1])); sys.path[:] = request['path']; "
-    "from gdx._pytest_apart import run_inside; sys.exit(run_inside(request))"
+    "from gdx._pytest_apart import run_inside; sys.exit(run_inside(request, int(sys.argv[2])))"
 )
 
 
@@ -75,33 +77,40 @@ def _run(item: pytest.Item, pair: HcaPair, timeout_s: float) -> str | None:
     """Runs the process of the test. Returns how it ended, unless it ended well, with failed tests or without."""
     config = item.config
     path, _, inner = item.nodeid.partition("::")
-    extra = ["-n0"] if config.pluginmanager.hasplugin("xdist") else []
-    extra += ["--no-cov"] if hasattr(config.option, "no_cov") else []
+    extra = ["--no-cov"] if hasattr(config.option, "no_cov") else []
+    simple = (bool, int, float, str, type(None))
     request = {
         "path": sys.path,
         "args": [*map(str, config.invocation_params.args), "-p", "gdx.pytest_plugin", "-s", *extra],
         "node": item.nodeid,
         "file": f"{config.rootpath / path}::{inner}",
         "folder": str(pair.folder),
-        "worker": getattr(config, "workerinput", {"workerid": "master", "testrunuid": pair.folder.name}),
+        "options": {name: value for name, value in vars(config.option).items() if isinstance(value, simple)},
+        "worker": getattr(config, "workerinput", None),
     }
     (pair.folder / "request").write_text(json.dumps(request, default=str))
     # Without capture the test prints where pytest does.
     seen = config.getoption("capture") == "no"
-    with open(pair.folder / "stdout", "ab") as out, open(pair.folder / "stderr", "ab") as err:
+    begun, tells_begin = os.pipe()
+    with open(pair.folder / "stdout", "ab") as out, open(pair.folder / "stderr", "ab") as err, open(begun):
         try:
             process = subprocess.Popen(
-                [sys.executable, "-c", _BEGIN, str(pair.folder / "request")],
+                [sys.executable, "-c", _BEGIN, str(pair.folder / "request"), str(tells_begin)],
                 cwd=config.invocation_params.dir,
                 env=pair.environment_of_test(),
                 stdin=subprocess.DEVNULL,
                 stdout=None if seen else out,
                 stderr=None if seen else err,
+                pass_fds=[tells_begin],
                 start_new_session=True,
             )
         except (OSError, RuntimeError) as error:
             return f"the test's process could not be started: {error}"
+        finally:
+            os.close(tells_begin)
         try:
+            # The bound is the test's alone: the process closes the pipe when it begins, or ends.
+            select.select([begun], [], [], _BEGIN_LIMIT_S)
             status = process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             _abort(process)
@@ -187,19 +196,23 @@ class _Output:
                 report.sections.append((f"Captured {stream} {report.when}", part))
 
 
-def run_inside(request: dict[str, Any]) -> int:
-    """Runs the test of `request` in this process, which is made for it alone. Returns the exit status."""
+def run_inside(request: dict[str, Any], tells_begin: int) -> int:
+    """Runs the test of `request` in this process, which is made for it alone. Returns the exit status.
+
+    Closes the descriptor `tells_begin` when the test begins.
+    """
     from _pytest.config import _prepareconfig
 
     _end_with_parent()
     config = _prepareconfig(request["args"], None)
     config.args = [request["file"]]
-    # Set as by pytest-xdist in its workers, for which plugins look. The folder has tmp_path beside the captures.
-    config.workerinput = request["worker"]  # type: ignore[attr-defined]
-    config.option.usepdb = config.option.trace = False
-    config.option.basetemp = os.path.join(request["folder"], "tmp")
+    # Options have by now what plugins of the other pytest have drawn or found, such as pytest-randomly's seed.
+    own = {"usepdb": False, "trace": False, "basetemp": os.path.join(request["folder"], "tmp"), "capture": "no"}
+    vars(config.option).update({**request["options"], **own})
+    if request["worker"] is not None:
+        config.workerinput = request["worker"]  # type: ignore[attr-defined]
     config.stash[INSIDE] = True
-    config.pluginmanager.register(_Inside(config, request), "gdx-inside")
+    config.pluginmanager.register(_Inside(config, request, tells_begin), "gdx-inside")
     printed, sys.stdout = sys.stdout, open(os.devnull, "w")
     config.stash[_PRINTED] = printed
     return int(config.hook.pytest_cmdline_main(config=config))
@@ -219,8 +232,9 @@ _PRINTED = pytest.StashKey[Any]()
 class _Inside:
     """Hooks of the process of a test: it runs that test alone, and tells reports and errors to the other pytest."""
 
-    def __init__(self, config: pytest.Config, request: dict[str, Any]) -> None:
+    def __init__(self, config: pytest.Config, request: dict[str, Any], tells_begin: int) -> None:
         self._config = config
+        self._tells_begin = tells_begin
         self._node = request["node"]
         self._reports: IO[str] = open(os.path.join(request["folder"], "reports"), "a")
         # A test may turn descriptors 1 and 2 to other files meanwhile.
@@ -234,6 +248,9 @@ class _Inside:
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         items[:] = [item for item in items if item.nodeid == self._node]
+
+    def pytest_runtest_logstart(self) -> None:
+        os.close(self._tells_begin)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):

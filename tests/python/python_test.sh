@@ -56,6 +56,7 @@ export PKG_CONFIG_PATH GDX_TEST_KERNELS=$folder/kernels.so
 step "$CXX" -std=c++20 -Wall -Werror -shared -fPIC -fvisibility=hidden -o "$folder/kernels.so" -x c++ "$here/kernels.cu" \
   -x none $(pkg-config --cflags --libs gdx)
 GDX_DIRECT=off ranks 2 "$here/kernels_test.py" --loss 0.01
+PATH=$build/host/programs/cli:$PATH step "$python" -m pytest -p no:cacheprovider "$here/fixture/installed_test.py"
 ranks 4 "$root/examples/ring.py"
 grep -qx '0: ranks 0 to 3 add up to 6' "$folder/out" ||
   { echo 'FAILED: examples/ring.py prints:' >&2 && cat "$folder/out" >&2 && exit 1; }
