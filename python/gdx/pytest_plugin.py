@@ -20,7 +20,7 @@ INSIDE = pytest.StashKey[bool]()
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("gdx", "software HCAs of gdx")
     group.addoption("--gdx-seed", type=int, metavar="N", help="Seed of all tests' faults, to replay one that failed (drawn)")
-    group.addoption("--gdx-folder", metavar="DIR", help="Where captures of failed tests are kept (TMPDIR)")
+    group.addoption("--gdx-folder", metavar="DIR", help="Where captures of failed tests are kept (the folder of tmp_path)")
     group.addoption("--gdx-timeout-s", type=float, metavar="S", help="Bound of a test with the mark gdx_hca (60)")
     parser.addini("gdx_timeout_s", "Bound of a test with the mark gdx_hca, in seconds", default="60")
 
@@ -59,8 +59,11 @@ def make_pair(config: pytest.Config, options: dict[str, Any]) -> HcaPair:
     """Returns a pair, or fails the test in one line."""
     from gdx._hca_pair import HcaPair
 
+    # pytest clears its own folder of all but the last runs.
+    temporary = getattr(config, "_tmp_path_factory", None)
+    folder = config.getoption("gdx_folder") or (str(temporary.getbasetemp()) if temporary is not None else None)
     try:
-        return HcaPair.make(options, config.getoption("gdx_seed"), config.getoption("gdx_folder"))
+        return HcaPair.make(options, config.getoption("gdx_seed"), folder)
     except (OSError, TypeError, ValueError) as error:
         refused = f"hca_pair: {error}"
     pytest.fail(refused, pytrace=False)
