@@ -70,7 +70,7 @@ class Options:
         names = [field.name for field in dataclasses.fields(self)]
         for name, value in changes.items():
             if name not in names:
-                raise TypeError(f"no option {name}: use {', '.join(names)} or seed")
+                raise TypeError(f"no option {name}: use {', '.join(names)}, seed, or in the mark timeout_s")
             if name in names[:6] and not (isinstance(value, (int, float)) and 0 <= value <= 1):
                 raise ValueError(f"{name}={value!r}: use a probability from 0 to 1")
             if name == "rate_gbps" and value is not None and not 0.001 <= value <= 10_000:
@@ -116,6 +116,7 @@ class Hca:
         port: returns once somebody listens at that TCP port. until: returns once the process has printed what matches;
         all that it prints is shown at the end of the test. Raises RuntimeError if it ends before, or after 30 s.
         """
+        __tracebackhide__ = True
         options.setdefault("env", self.environment)
         options.setdefault("start_new_session", True)
         printed = self._pair.folder / f"started{len(self._pair._started)}"
@@ -137,8 +138,13 @@ class Hca:
 
     def run(self, command: Sequence[str], timeout: float = 60, **options: Any) -> subprocess.CompletedProcess[Any]:
         """Runs a process with this HCA to its end. `options` are those of subprocess.run."""
+        __tracebackhide__ = True
         options.setdefault("env", self.environment)
-        return subprocess.run(command, timeout=timeout, **options)
+        checked = options.pop("check", False)
+        done = subprocess.run(command, timeout=timeout, check=False, **options)
+        if checked and done.returncode != 0:
+            raise subprocess.CalledProcessError(done.returncode, command, done.stdout, done.stderr)
+        return done
 
     def counters(self) -> dict[str, int]:
         """Returns the sums of this HCA's counters over the processes that had it, by the names of their files.

@@ -158,7 +158,8 @@ def _read_reports(item: pytest.Item, pair: HcaPair, fault: str | None) -> list[p
     if fault is None and not reports and not errors:
         fault = "the test was not found in its own process: its node id must be the same each time"
     left = pair.end_processes()
-    faults = [*([fault] if fault else []), *errors, *([tell_left(left)] if left else [])]
+    failed = any(report.failed for report in reports)
+    faults = [*([fault] if fault else []), *errors, *([tell_left(left)] if left and not failed else [])]
     if faults:
         # A test that goes on to its teardown has one of its own already.
         if reports and reports[-1].when == "teardown" and reports[-1].passed:
