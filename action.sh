@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# action.sh: runs the line of bash GDX_ACTION_COMMAND under `gdx run`, with the options GDX_ACTION_OPTIONS and a seed that
-# is drawn, or GDX_ACTION_SEED. Tells how to replay a failure and keeps its captures; action.yml is its form for forges.
+# action.sh: runs the line of bash GDX_ACTION_COMMAND under `gdx run`, with the options GDX_ACTION_OPTIONS and a seed
+# that is drawn, or GDX_ACTION_SEED. Tells how to replay a failure and keeps its captures; action.yml is its form for
+# forges.
 set -uo pipefail
 command=${GDX_ACTION_COMMAND:?is missing: set it to a line for bash}
 read -ra options <<<"${GDX_ACTION_OPTIONS:-}"

@@ -1,7 +1,7 @@
 """Two software HCAs on loopback addresses, for a test and the processes that it starts.
 
-A process that gets an environment of these has HCAs of that address, those faults and that seed. docs/fixture.md has the
-words for users.
+A process that gets an environment of these has HCAs of that address, those faults and that seed. docs/fixture.md is for
+users.
 """
 
 from __future__ import annotations
@@ -33,6 +33,15 @@ _ROCE_PORT = 4791
 _RESERVING_PORT = 4793
 _START_LIMIT_S = 30.0
 _END_LIMIT_S = 2.0
+_RANGES: dict[str, tuple[float, float]] = {
+    "rate_gbps": (0.001, 10_000),
+    **dict.fromkeys(("loss", "corrupt", "duplicate", "reorder", "mark", "death"), (0, 1)),
+}
+_CHOICES = {
+    "mtu": (256, 512, 1024, 2048, 4096),
+    "wire": ("udp", "shm", "auto"),
+    "congestion_control": ("dcqcn", "none"),
+}
 # Counters that say what a network did to a test.
 _TELLING = (
     "softhca_packets_sent",
@@ -71,10 +80,11 @@ class Options:
         for name, value in changes.items():
             if name not in names:
                 raise TypeError(f"no option {name}: use {', '.join(names)}, seed, or in the mark timeout_s")
-            if name in names[:6] and not (isinstance(value, (int, float)) and 0 <= value <= 1):
-                raise ValueError(f"{name}={value!r}: use a probability from 0 to 1")
-            if name == "rate_gbps" and value is not None and not 0.001 <= value <= 10_000:
-                raise ValueError(f"rate_gbps={value!r}: use 0.001 to 10000")
+            if name in _CHOICES and value not in (None, *_CHOICES[name]):
+                raise ValueError(f"{name}={value!r}: use one of {', '.join(map(str, _CHOICES[name]))}")
+            low, high = _RANGES.get(name, (0, 0))
+            if high > 0 and value is not None and not (isinstance(value, (int, float)) and low <= value <= high):
+                raise ValueError(f"{name}={value!r}: use {low} to {high}")
         return dataclasses.replace(self, **changes)
 
     def variables(self) -> dict[str, str]:
@@ -239,7 +249,10 @@ class HcaPair(Sequence[Hca]):
     def describe(self, node: str) -> str:
         """Returns what somebody needs to see a failed test again."""
         one, other = (f"{hca.address}{hca._options}" for hca in self)
-        lines = [f"HCAs {one} and {other}; seed {self.seed}", f"replay: pytest {shlex.quote(node)} --gdx-seed {self.seed}"]
+        lines = [
+            f"HCAs {one} and {other}; seed {self.seed}",
+            f"replay: pytest {shlex.quote(node)} --gdx-seed {self.seed}",
+        ]
         for hca in self:
             counted = [(name, value) for name, value in hca.counters().items() if value and name in _TELLING]
             if counted:
@@ -367,8 +380,8 @@ def _reserve() -> tuple[list[socket.socket], list[str]]:
         return held, addresses
     raise OSError(
         failure.errno,
-        f"no two free loopback addresses for HCAs ({failure.strerror}): raise the limit on open files (ulimit -n), or end "
-        f"what has UDP port {_ROCE_PORT} or {_RESERVING_PORT} on all addresses (ss -ulpn)",
+        f"no two free loopback addresses for HCAs ({failure.strerror}): raise the limit on open files (ulimit -n), or "
+        f"end what has UDP port {_ROCE_PORT} or {_RESERVING_PORT} on all addresses (ss -ulpn)",
     )
 
 

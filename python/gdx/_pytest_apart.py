@@ -69,7 +69,9 @@ def _options(item: pytest.Item) -> tuple[dict[str, Any], float]:
         options.update(mark.kwargs)
     callspec = getattr(item, "callspec", None)
     options.update(callspec.params.get("hca_pair", {}) if callspec is not None else {})
-    given = options.pop("timeout_s", None) or item.config.getoption("gdx_timeout_s") or item.config.getini("gdx_timeout_s")
+    given = (
+        options.pop("timeout_s", None) or item.config.getoption("gdx_timeout_s") or item.config.getini("gdx_timeout_s")
+    )
     return options, float(given)
 
 

@@ -10,8 +10,8 @@ import pytest
 if TYPE_CHECKING:
     from gdx._hca_pair import HcaPair
 
-# The pair of an item's test, for its reports. Parts of the plugin are imported where they are used, because every run of
-# pytest loads this file.
+# The pair of an item's test, for its reports. Parts of the plugin are imported where they are used, because every run
+# of pytest loads this file.
 PAIR = pytest.StashKey["HcaPair"]()
 # True in the process of a test with the mark gdx_hca.
 INSIDE = pytest.StashKey[bool]()
@@ -19,8 +19,12 @@ INSIDE = pytest.StashKey[bool]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("gdx", "software HCAs of gdx")
-    group.addoption("--gdx-seed", type=int, metavar="N", help="Seed of all tests' faults, to replay one that failed (drawn)")
-    group.addoption("--gdx-folder", metavar="DIR", help="Where captures of failed tests are kept (the folder of tmp_path)")
+    group.addoption(
+        "--gdx-seed", type=int, metavar="N", help="Seed of all tests' faults, to replay one that failed (drawn)"
+    )
+    group.addoption(
+        "--gdx-folder", metavar="DIR", help="Where captures of failed tests are kept (the folder of tmp_path)"
+    )
     group.addoption("--gdx-timeout-s", type=float, metavar="S", help="Bound of a test with the mark gdx_hca (60)")
     parser.addini("gdx_timeout_s", "Bound of a test with the mark gdx_hca, in seconds", default="60")
 

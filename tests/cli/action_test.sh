@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# action_test.sh GDX ROOT: action.sh as a forge calls it, on a command that passes, and on one that fails and is replayed.
+# action_test.sh GDX ROOT: action.sh as a forge calls it: a command that passes, and one that fails and is replayed.
 . "$(dirname "$0")/../program.sh" action
 PATH=$(dirname "$1"):$PATH
 root=$2
@@ -16,9 +16,10 @@ export GDX_ACTION_COMMAND='echo "$GDX_SOFTHCA_SEED $GDX_SOFTHCA_LOSS"; ibv_devin
 GDX_ACTION_SEED=77 run 100 "$root/action.sh"
 expect_status 3
 expect '^77 0.25$'
-expect '^gdx: status 3 with seed 77; replay: gdx run --hcas 2 --loss 0.25 --seed 77 -- bash -c .*; captures: .*/kept/gdx-captures-'
+expect '^gdx: status 3 with seed 77; replay: gdx run --hcas 2 --loss 0.25 --seed 77 -- bash -c .*; captures: .*/kept/'
 ls "$RUNNER_TEMP"/*/*.pcap >/dev/null || fail "no captures are kept"
-[ "$(tail -2 "$GITHUB_OUTPUT" | paste -sd ' ')" = "seed=77 folder=$(ls -d "$RUNNER_TEMP"/*)" ] || fail "not these outputs"
+[ "$(tail -2 "$GITHUB_OUTPUT" | paste -sd ' ')" = "seed=77 folder=$(ls -d "$RUNNER_TEMP"/*)" ] ||
+  fail "not these outputs"
 # The line that it prints does the same.
 replay=$(sed -n 's/^gdx: .*replay: \(.*\); captures: .*/\1/p' "$out")
 run 100 bash -c "$replay"
