@@ -174,7 +174,8 @@ GDX_OUT_OF_LINE Status put_anywhere(const TeamHandle* team, TeamPeer* peers, std
   const LocalMemory source{const_cast<std::byte*>(put.from), put.bytes, team->windows[from.window].lkey, 0};
   const Status sent =
       put_to_peer<M, S, P>(team, *peer, static_cast<PeerWay>(outcome), to, source, put.bytes, placed);
-  constexpr bool kHasSlots = M != Mode::kPull && M != Mode::kInline;  // whose failure no connection tells
+  // Lack of slots, or of one in time, which no connection's failure tells.
+  constexpr bool kHasSlots = M != Mode::kPull && M != Mode::kInline;
   return kHasSlots && sent != Status::kOk ? record_fault(team, sent, put.rank, put.to, put.bytes) : sent;
 }
 

@@ -70,7 +70,7 @@ Result<Collective> Team::Impl::collective(const char* call) const {
 }
 
 Team::Team(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-// What is left behind is a closed team, whose calls are refused as those of any other.
+// Leaves a closed team behind, whose calls are refused as those of any other.
 Team::Team(Team&& other) noexcept : impl_(std::exchange(other.impl_, std::make_unique<Impl>())) {}
 
 Team& Team::operator=(Team&& other) noexcept {

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <span>
 
-#include "device/options.h"
 #include "proto/mlx5/wqe.h"
 
 namespace gdx::team {
@@ -38,11 +37,11 @@ bool is_of_collective(const TeamFault& fault, const Windows& windows) {
   return offset_in(memory, fault) < static_cast<std::uint64_t>(windows.heap().data() - memory.data());
 }
 
-// Returns the reason for which a length was refused: those above a put's bound alone are no inline put's.
+// Returns the reason for which a length was refused. Below a message's bound it is an inline put's.
 std::string length_reason_of(const TeamFault& fault) {
   if (fault.bytes == 0) return fault.rank == kAnyTeamRank ? ": of no signals" : ": of too many elements";
   if (fault.bytes > mlx5::kMaxMessageBytes) return fmt::format(": use 1 to {} bytes", mlx5::kMaxMessageBytes);
-  return fmt::format(": use 1 to {} bytes inline, or another mode", kMaxInlinePutBytes);
+  return ": too long to go inline: use another mode";
 }
 
 // Returns the reason for which an argument was refused.

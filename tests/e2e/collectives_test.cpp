@@ -360,10 +360,10 @@ TEST_P(Collectives, arguments_that_differ_fail_the_next_barrier_of_the_host_at_e
     ASSERT_EQ(met.has_value(), odd == 0);
     if (met) continue;
     EXPECT_EQ(met.error().status, Status::kInvalidArgument);
-    EXPECT_EQ(met.error().message, "the 2 collective calls of kernels on lane 0 were not the same at rank " +
-                                       std::to_string(odd) +
-                                       " as at rank 0: give each the same count, type, root and "
-                                       "reduction at all ranks");
+    EXPECT_EQ(met.error().message,
+              "of the first 2 collective calls of kernels on lane 0 one got other arguments at rank " +
+                  std::to_string(odd) +
+                  " than at rank 0: give each the same count, type, root and reduction at all ranks");
   }
 }
 

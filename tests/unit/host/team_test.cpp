@@ -26,7 +26,6 @@
 #include <utility>
 #include <vector>
 
-#include "device/options.h"
 #include "host/memory/memory_limits.h"
 #include "host/staging/progress.h"
 #include "proto/mlx5/wqe.h"
@@ -428,7 +427,47 @@ TEST_F(LoneTeam, window_lies_beside_every_other_and_is_shown_with_its_keys) {
   EXPECT_EQ(handle.peers[0].heap_distance, 0u);
 }
 
-// The text after the status and before a connection's own fault.
+// Expects that each fault is told by its text: after the status, and before a connection's own fault.
+void expect_texts(const Team& team, const std::vector<std::pair<TeamFault, std::string>>& cases) {
+  for (const auto& [fault, text] : cases) {
+    *team.handle().fault = fault;
+    EXPECT_EQ(team.describe_fault(), text);
+  }
+}
+
+TEST_F(LoneTeam, refusal_is_told_by_its_reason) {
+  Team team = made();
+  const auto heap = reinterpret_cast<std::uintptr_t>(team.heap().data());
+  const std::string most = std::to_string(mlx5::kMaxMessageBytes);
+  constexpr Status kBad = Status::kInvalidArgument;
+  expect_texts(
+      team,
+      {
+          {{Status::kInvalidLength, kAnyTeamRank, heap, 0, 0, 0},
+           "invalid length: any rank, 0 bytes at heap offset 0x0: of no signals"},
+          {{Status::kInvalidLength, 0, heap, 0, 0, 0},
+           "invalid length: rank 0, 0 bytes at heap offset 0x0: of too many elements"},
+          {{Status::kInvalidLength, 0, heap, mlx5::kMaxMessageBytes + 1, 0, 0},
+           "invalid length: rank 0, 1073741825 bytes at heap offset 0x0: use 1 to " + most + " bytes"},
+          {{Status::kInvalidLength, 0, heap, 4097, 0, 0},
+           "invalid length: rank 0, 4097 bytes at heap offset 0x0: too long to go inline: use another mode"},
+          {{kBad, 1, 0, 0, 0, 0}, "invalid argument: rank 1: the team has 1 ranks"},
+          {{kBad, 0, 0, 0, 0, 0}, "invalid argument: rank 0: the lane does not exist"},
+          {{kBad, 0, 0, 64, 0, 0}, "invalid argument: rank 0, 64 bytes at 0x0: a null pointer"},
+          {{kBad, kAnyTeamRank, heap, 64, 0, 0},
+           "invalid argument: any rank, 64 bytes at heap offset 0x0: the team has 1 ranks, and that is "
+           "number "
+           "4294967295"},
+          {{Status::kUnsupported, 0, 0, 0, 0, 0},
+           "unsupported: rank 0: a team that was split has no collective calls of kernels"},
+          {{Status::kUnsupported, 0, heap, 8, 0, 0},
+           "unsupported: rank 0, 8 bytes at heap offset 0x0: the team was made without the slots of that "
+           "mode"},
+          {{Status::kTimeout, 0, heap - 64, 1 << 20, 0, 3},
+           "timed out: rank 0, waited 120.000 s in a collective call"},
+      });
+}
+
 TEST_F(LoneTeam, fault_of_each_kind_is_told_with_its_place_and_reason) {
   static std::array<std::byte, 1024> memory{};
   Team team = made();
@@ -437,72 +476,49 @@ TEST_F(LoneTeam, fault_of_each_kind_is_told_with_its_place_and_reason) {
   const auto window = reinterpret_cast<std::uintptr_t>(memory.data());
   const auto hex = [](std::uintptr_t value) { return fmt::format("{:#x}", value); };
   *reinterpret_cast<std::uint64_t*>(heap + 16) = 55;
-  const std::string most = std::to_string(mlx5::kMaxMessageBytes);
   constexpr Status kBad = Status::kInvalidArgument;
-  const struct {
-    TeamFault fault;
-    std::string text;
-  } cases[] = {
-      {{Status::kOk, 0, heap, 8, 0, 0}, "ok"},
-      {{Status::kTimeout, kAnyTeamRank, 0, 8, 0, 1}, "timed out: any rank"},
-      {{Status::kTimeout, 0, heap + 16, 7, 0, 3},
-       "timed out: rank 0, waited 120.000 s for the word at heap offset 0x10 to be >= 7, now 55"},
-      {{Status::kPeerUnreachable, 0, heap + 16, 56, 0, 1},
-       "peer unreachable (transport retries exceeded): rank 0, waited for the word at heap offset 0x10 to be "
-       "== 56, "
-       "now 55"},
-      {{Status::kTimeout, 0, heap + 16, 8, 0, 0},
-       "timed out: rank 0, 8 bytes at heap offset 0x10, after 120.000 s"},
-      {{Status::kTimeout, kAnyTeamRank, window, 8, 0, 6},
-       "timed out: any rank, waited 120.000 s for the word at " + hex(window) + " to be < 8"},
-      {{Status::kRemoteInvalid, 0, heap + 8, 8, 0, 0},
-       "remote invalid request: rank 0, 8 bytes at heap offset 0x8"},
-      {{Status::kRemoteInvalid, 0, heap + 9, 8, 0, 0},
-       "remote invalid request: rank 0, 8 bytes at heap offset 0x9: not 8-byte aligned"},
-      {{Status::kInvalidLength, kAnyTeamRank, heap, 0, 0, 0},
-       "invalid length: any rank, 0 bytes at heap offset 0x0: of no signals"},
-      {{Status::kInvalidLength, 0, heap, 0, 0, 0},
-       "invalid length: rank 0, 0 bytes at heap offset 0x0: of too many elements"},
-      {{Status::kInvalidLength, 0, heap, mlx5::kMaxMessageBytes + 1, 0, 0},
-       "invalid length: rank 0, 1073741825 bytes at heap offset 0x0: use 1 to " + most + " bytes"},
-      {{Status::kInvalidLength, 0, heap, kMaxInlinePutBytes + 1, 0, 0},
-       "invalid length: rank 0, 4097 bytes at heap offset 0x0: use 1 to 4096 bytes inline, or another mode"},
-      {{kBad, 1, 0, 0, 0, 0}, "invalid argument: rank 1: the team has 1 ranks"},
-      {{kBad, 0, 0, 0, 0, 0}, "invalid argument: rank 0: the lane does not exist"},
-      {{kBad, 0, 0, 64, 0, 0}, "invalid argument: rank 0, 64 bytes at 0x0: a null pointer"},
-      {{kBad, kAnyTeamRank, heap, 64, 0, 0},
-       "invalid argument: any rank, 64 bytes at heap offset 0x0: the team has 1 ranks, and that is number "
-       "4294967295"},
-      {{Status::kUnsupported, 0, 0, 0, 0, 0},
-       "unsupported: rank 0: a team that was split has no collective calls of kernels"},
-      {{Status::kUnsupported, 0, heap, 8, 0, 0},
-       "unsupported: rank 0, 8 bytes at heap offset 0x0: the team was made without the slots of that mode"},
-      {{Status::kTimeout, 0, heap - 64, 1 << 20, 0, 3},
-       "timed out: rank 0, waited 120.000 s in a collective call"},
-      {{kBad, 1, heap, 8, 0, 0},
-       "invalid argument: rank 1, 8 bytes at heap offset 0x0: the team has 1 ranks"},
-      {{kBad, 0, heap + kHeapBytes - 8, 8, 0, 0},
-       "invalid argument: rank 0, 8 bytes at heap offset 0xfff8: the lane does not exist, or threads made "
-       "one "
-       "call with different arguments"},
-      {{kBad, 0, window, 8, 0, 0},
-       "invalid argument: rank 0, 8 bytes at " + hex(window) +
-           ": the lane does not exist, the window came after the handle, or threads made one call with "
-           "different "
-           "arguments"},
-      {{kBad, 0, heap + kHeapBytes - 8, 9, 0, 0},
-       "invalid argument: rank 0, 9 bytes at heap offset 0xfff8: ends 1 bytes beyond that memory"},
-      {{kBad, kAnyTeamRank, window + 1000, 30, 0, 0},
-       "invalid argument: any rank, 30 bytes at " + hex(window + 1000) + ": ends 6 bytes beyond that memory"},
-      {{kBad, 0, window + 1024, 4, 0, 0},
-       "invalid argument: rank 0, 4 bytes at " + hex(window + 1024) +
-           ": neither of the heap nor of a window"},
-      {{Status::kAborted, 0, heap, 8, 0, 0}, "aborted by the host: rank 0, 8 bytes at heap offset 0x0"},
-  };
-  for (const auto& [fault, text] : cases) {
-    *team.handle().fault = fault;
-    EXPECT_EQ(team.describe_fault(), text);
-  }
+  expect_texts(
+      team,
+      {
+          {{Status::kOk, 0, heap, 8, 0, 0}, "ok"},
+          {{Status::kTimeout, kAnyTeamRank, 0, 8, 0, 1}, "timed out: any rank"},
+          {{Status::kTimeout, 0, heap + 16, 7, 0, 3},
+           "timed out: rank 0, waited 120.000 s for the word at heap offset 0x10 to be >= 7, now 55"},
+          {{Status::kPeerUnreachable, 0, heap + 16, 56, 0, 1},
+           "peer unreachable (transport retries exceeded): rank 0, waited for the word at heap offset 0x10 "
+           "to be "
+           "== 56, "
+           "now 55"},
+          {{Status::kTimeout, 0, heap + 16, 8, 0, 0},
+           "timed out: rank 0, 8 bytes at heap offset 0x10, after 120.000 s"},
+          {{Status::kTimeout, kAnyTeamRank, window, 8, 0, 6},
+           "timed out: any rank, waited 120.000 s for the word at " + hex(window) + " to be < 8"},
+          {{Status::kRemoteInvalid, 0, heap + 8, 8, 0, 0},
+           "remote invalid request: rank 0, 8 bytes at heap offset 0x8"},
+          {{Status::kRemoteInvalid, 0, heap + 9, 8, 0, 0},
+           "remote invalid request: rank 0, 8 bytes at heap offset 0x9: not 8-byte aligned"},
+          {{kBad, 1, heap, 8, 0, 0},
+           "invalid argument: rank 1, 8 bytes at heap offset 0x0: the team has 1 ranks"},
+          {{kBad, 0, heap + kHeapBytes - 8, 8, 0, 0},
+           "invalid argument: rank 0, 8 bytes at heap offset 0xfff8: the lane does not exist, or threads "
+           "made "
+           "one "
+           "call with different arguments"},
+          {{kBad, 0, window, 8, 0, 0},
+           "invalid argument: rank 0, 8 bytes at " + hex(window) +
+               ": the lane does not exist, the window came after the handle, or threads made one call with "
+               "different "
+               "arguments"},
+          {{kBad, 0, heap + kHeapBytes - 8, 9, 0, 0},
+           "invalid argument: rank 0, 9 bytes at heap offset 0xfff8: ends 1 bytes beyond that memory"},
+          {{kBad, kAnyTeamRank, window + 1000, 30, 0, 0},
+           "invalid argument: any rank, 30 bytes at " + hex(window + 1000) +
+               ": ends 6 bytes beyond that memory"},
+          {{kBad, 0, window + 1024, 4, 0, 0},
+           "invalid argument: rank 0, 4 bytes at " + hex(window + 1024) +
+               ": neither of the heap nor of a window"},
+          {{Status::kAborted, 0, heap, 8, 0, 0}, "aborted by the host: rank 0, 8 bytes at heap offset 0x0"},
+      });
   team.clear_fault();
   EXPECT_EQ(team.describe_fault(), "ok");
   ASSERT_TRUE(team.connect(0));
