@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 
 #include "device/exec/scope.h"
 #include "proto/byte_order.h"
