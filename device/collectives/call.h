@@ -39,7 +39,8 @@ enum class CollectiveKind : std::uint32_t {
   kAllToAll,
   kReduce,
   kReduceScatter,
-  kAllReduce
+  kAllReduce,
+  kAllToAllV
 };
 
 // Mixes what all ranks must give alike to a call. `reduction` is of enum Reduce.

@@ -188,7 +188,8 @@ template <Scope S = Scope::kThread, Placement P = Placement::kHost, typename T>
 GDX_DEVICE Status gdx_all_to_all_v(const TeamHandle& team, T* to, const std::size_t* to_at, const T* from,
                                    const std::size_t* from_at, const std::size_t* counts) {
   using namespace device::impl;
-  return make_call<S, P>(team, [&](const CollectiveCall& call) {
+  const std::uint64_t alike = alike_of<T>(CollectiveKind::kAllToAllV, 0);  // counts are each rank's own
+  return make_call<S, P>(team, alike, [&](const CollectiveCall& call) {
     const std::uint32_t own = team.rank;
     Status status = for_each_other(team, [&](std::uint32_t rank) {
       const Status placed = gdx_put_value<S, P>(team, &words_of(team, own).place, to_at[rank], rank);
