@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "device/exec/exec.h"
+#include "device/exec/halves.h"
 #include "device/team.h"
 #include "proto/gpu/team_area.h"
 
@@ -37,6 +38,7 @@ enum class CollectiveKind : std::uint32_t {
   kGather,
   kScatter,
   kAllToAll,
+  kAllToAllV,
   kReduce,
   kReduceScatter,
   kAllReduce,
@@ -47,8 +49,9 @@ enum class CollectiveKind : std::uint32_t {
 template <typename T>
 GDX_DEVICE std::uint64_t alike_of(CollectiveKind kind, std::size_t count, std::uint32_t root = 0,
                                   std::uint32_t reduction = 0) {
-  constexpr std::uint64_t kType =
-      sizeof(T) << 2 | (std::is_signed_v<T> ? 2 : 0) | (std::is_floating_point_v<T> ? 1 : 0);
+  constexpr std::uint64_t kType = sizeof(T) << 3 | (std::is_same_v<T, __nv_bfloat16> ? 5 : 0) |
+                                  (std::is_same_v<T, __half> ? 4 : 0) | (std::is_signed_v<T> ? 2 : 0) |
+                                  (std::is_floating_point_v<T> ? 1 : 0);
   const std::uint64_t call = kType | static_cast<std::uint64_t>(kind) << 8 | std::uint64_t{reduction} << 16;
   return (count * 0xd6e8feb86659fd93u ^ call) + (std::uint64_t{root} << 32);
 }

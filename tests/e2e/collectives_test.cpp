@@ -349,10 +349,15 @@ TEST_P(Collectives, arguments_that_differ_fail_the_next_barrier_of_the_host_at_e
   const bool is_odd = team_.rank() == odd;
   auto* const to = allocate<std::uint32_t>(64 * team_.size());
   auto* const from = allocate<std::uint32_t>(64 * team_.size());
+  auto* const halves = allocate<__half>(64);
+  auto* const brains = allocate<__nv_bfloat16>(64);
   in_kernel<Scope::kThread>([&](const TeamHandle& team) { return gdx_all_gather(team, to, from, 64); });
   ASSERT_TRUE(team_.barrier());
   in_kernel<Scope::kThread>([&](const TeamHandle& team) {
     if (GetParam() == Ways::kNic) return gdx_all_gather(team, to, from, is_odd ? 32 : 64);
+    if (GetParam() == Ways::kMixed)
+      return is_odd ? gdx_all_reduce<Reduce::kSum>(team, halves, halves, 64)
+                    : gdx_all_reduce<Reduce::kSum>(team, brains, brains, 64);
     return is_odd ? gdx_all_reduce<Reduce::kMax>(team, to, from, 64)
                   : gdx_all_reduce<Reduce::kSum>(team, to, from, 64);
   });
