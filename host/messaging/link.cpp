@@ -163,27 +163,29 @@ void Link::match(std::uint64_t now_ns) {
     send.state = match->fits ? SendState::kPosted : SendState::kRefused;
     send.index = next_index_++;
     send.ordinal = next_ordinal_++;
-    last_send_index_ = send.index;
+    undelivered_.push_back(send.index);
     const PutEnds ends{send.from, {match->receive.address, match->receive.key}};
     executor_->take_put(0, send.index, command, ends, now_ns);
   }
 }
 
 bool Link::progress(std::uint64_t now_ns) {
-  if (lost_ || failure_) return false;
-  take_announcements();
-  match(now_ns);
-  const auto done = executor_->progress(now_ns);
-  if (!done) {
-    failure_ = done.error();
-    return true;
+  if (lost_ || port_failed_) return false;
+  if (!failure_) {
+    take_announcements();
+    match(now_ns);
   }
+  const auto done = executor_->progress(now_ns);
+  port_failed_ = !done;
+  if (!done && !failure_) failure_ = done.error();
+  if (!done) return true;
   const std::uint64_t word = done_words_[peer_];
   if (const Status status = failure_of(word); status != Status::kOk) {
-    failure_ = Error{status, executor_->describe_fault(0, peer_)};
-    return true;
+    if (!failure_) failure_ = Error{status, executor_->describe_fault(0, peer_)};
+    return *done != 0;
   }
   completed_ = done_of(word);
+  while (!undelivered_.empty() && undelivered_.front() < completed_) undelivered_.pop_front();
   if (!kept_.empty() && has_sent_all()) {
     for (const PortRegion& region : kept_) executor_->forget_memory(region);
     kept_.clear();

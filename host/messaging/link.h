@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <span>
@@ -57,10 +58,12 @@ class Link {
   };
   [[nodiscard]] Result<std::optional<Received>> received(std::uint64_t group);
 
-  // Posts and polls once. Returns whether anything was done.
+  // Posts and polls once. What has arrived is taken after a failure, too. Returns whether anything was done.
   bool progress(std::uint64_t now_ns);
   // Returns the first failure of the wire or of the peer's words; it may be the peer's orderly end.
   [[nodiscard]] const std::optional<Error>& failure() const { return failure_; }
+  // Counts sends of this end that the peer has, of which it knows or will find them.
+  [[nodiscard]] std::uint64_t delivered() const { return next_ordinal_ - undelivered_.size(); }
   // Counts sends of the peer that have arrived, in the order in which it made them known.
   [[nodiscard]] std::uint64_t taken();
   // Tells that the peer has closed and had `taken` sends: those are complete.
@@ -93,7 +96,7 @@ class Link {
   void match(std::uint64_t now_ns);
   // No source of a send is needed any more.
   [[nodiscard]] bool has_sent_all() const {
-    return sends_to_.posted() == next_ordinal_ && (next_ordinal_ == 0 || last_send_index_ < completed_);
+    return sends_to_.posted() == next_ordinal_ && undelivered_.empty();
   }
   void announce(const Announcement& announcement, std::uint64_t now_ns);
 
@@ -108,14 +111,15 @@ class Link {
   std::array<bool, kMostGroups> announcing_used_{};
   std::uint64_t next_index_ = 0;
   std::uint64_t next_ordinal_ = 0;
-  std::uint64_t last_send_index_ = 0;
-  std::vector<PortRegion> kept_;  // forgotten sources of open sends
-  std::uint64_t completed_ = 0;   // commands, before any failure
+  std::deque<std::uint64_t> undelivered_;  // commands of sends, in their order
+  std::vector<PortRegion> kept_;           // forgotten sources of open sends
+  std::uint64_t completed_ = 0;            // commands, before any failure
   std::uint64_t peer_took_ = 0;
   std::uint32_t open_sends_ = 0;
   std::uint32_t open_groups_ = 0;
   std::uint64_t oldest_group_ = 0;  // no group below it is open
   std::optional<Error> failure_;
+  bool port_failed_ = false;
   std::optional<Error> lost_;
 };
 

@@ -35,6 +35,7 @@ Peer::~Peer() {
   bye.version = bootstrap::kMeetingVersion;
   bye.kind = static_cast<std::uint32_t>(MeetingKind::kBye);
   bye.taken = link_->taken();
+  bye.sent = link_->delivered();
   if (hung_up_) return;
   connection_.queue(meeting_frame(end_, bye));
   (void)connection_.flush();
@@ -91,12 +92,13 @@ void Peer::take_turn(std::uint64_t now_ns) {
 
 void Peer::step(std::uint64_t now_ns) {
   if (link_->is_lost()) return;
-  link_->progress(now_ns);
+  fruitless_ = link_->progress(now_ns) ? 0 : fruitless_ + 1;
   if (link_->failure()) begin_to_lose(*link_->failure(), now_ns);
   if (!losing_) return;
-  // A wire that has failed brings nothing more; only what the peer says at its end may yet excuse it.
-  const bool over = link_->failure() && hung_up_;
-  if (over || now_ns - losing_since_ns_ >= kGraceNs) link_->lose(*losing_);
+  // Sends that the peer has delivered lie in this end's queue. A wire that failed may yet be excused by the
+  // peer's last words.
+  const bool over = owed_ && link_->taken() >= *owed_;
+  if (over || (now_ns - losing_since_ns_ >= kGraceNs && fruitless_ >= kGraceLooks)) link_->lose(*losing_);
 }
 
 void Peer::begin_to_lose(Error error, std::uint64_t now_ns) {
@@ -104,6 +106,7 @@ void Peer::begin_to_lose(Error error, std::uint64_t now_ns) {
   error.message = fmt::format("peer {}: {}", name_, error.message);
   losing_ = std::move(error);
   losing_since_ns_ = now_ns;
+  fruitless_ = 0;
 }
 
 void Peer::look(std::uint64_t now_ns) {
@@ -123,6 +126,7 @@ void Peer::look(std::uint64_t now_ns) {
   if (message.kind != static_cast<std::uint32_t>(MeetingKind::kBye))
     return begin_to_lose({Status::kRemoteInvalid, "it sent words out of turn"}, now_ns);
   link_->peer_has_taken(message.taken);
+  owed_ = message.sent;
   begin_to_lose({Status::kPeerGone, "it has closed this communicator"}, now_ns);
 }
 

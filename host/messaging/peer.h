@@ -15,8 +15,9 @@
 
 namespace gdx::messaging {
 
-// Time in which what a lost peer has sent before may still arrive.
+// Time in which what a lost peer has sent before may still arrive, and looks without result by then.
 inline constexpr std::uint64_t kGraceNs = 1'000'000'000;
+inline constexpr std::uint32_t kGraceLooks = 100;
 
 // Returns the frame of a message of this end.
 [[nodiscard]] std::vector<std::byte> meeting_frame(End end, const bootstrap::MeetingMessage& message);
@@ -61,6 +62,8 @@ class Peer final : public Kept {
   bool hung_up_ = false;  // nothing more comes on the connection
   std::optional<Error> losing_;
   std::uint64_t losing_since_ns_ = 0;
+  std::uint32_t fruitless_ = 0;        // looks since then
+  std::optional<std::uint64_t> owed_;  // sends that the peer has delivered, once it has closed
 };
 
 }  // namespace gdx::messaging

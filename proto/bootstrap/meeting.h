@@ -4,8 +4,8 @@
 //
 //   connecting -> accepting   kCard  its card, first
 //   connecting <- accepting   kCard  its card: messages may begin
-//   either     -> other       kBye   it closes, and has so many sends of the other; then the connection
-//   closes
+//   either     -> other       kBye   it closes: so many sends of the other it has, and so many of its own are
+//                                    delivered; then the connection closes
 //
 // A connection that closes without kBye means that the other process has ended.
 #pragma once
@@ -23,11 +23,12 @@ enum class MeetingKind : std::uint32_t { kCard = 1, kBye = 2 };
 
 struct MeetingMessage {
   Be32 version;
-  Be32 kind;                               // enum MeetingKind
-  Be64 taken;                              // kBye
+  Be32 kind;   // enum MeetingKind
+  Be64 taken;  // kBye; else 0, as the next
+  Be64 sent;
   std::uint8_t card[sizeof(agent::Card)];  // kCard; else 0
 };
 
-static_assert(sizeof(MeetingMessage) == 16 + sizeof(agent::Card));
+static_assert(sizeof(MeetingMessage) == 24 + sizeof(agent::Card));
 
 }  // namespace gdx::bootstrap

@@ -1,7 +1,6 @@
 // Driver of the plugin for NCCL: opens the library as NCCL does and calls it in the order and from the
 // threads of NCCL's net transport. nccl_driver PLUGIN VERSION CASE RANKS SEED. Ranks are processes of their
 // own. What goes wrong is printed, and is the program's failure; a rank that hangs is ended and named.
-#include <dlfcn.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -10,177 +9,17 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
+#include <chrono>
 #include <csignal>
-#include <cstdarg>
-#include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <map>
-#include <random>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "base/clock.h"
-#include "host/plugins/nccl/abi.h"
+#include "tests/e2e/nccl_rank.h"
 
 namespace gdx::nccl {
-namespace {
-
-constexpr std::uint32_t kMostRanks = 8;
-constexpr std::uint32_t kDevices = 2;  // at most, that are used
-constexpr std::uint64_t kHangS = 100;
-constexpr std::size_t kMostGroup = 8;
-
-struct Shared {
-  std::atomic<std::uint32_t> arrived;
-  std::array<std::array<std::array<std::byte, kHandleBytes>, kDevices>, kMostRanks> handles;
-};
-
-struct Arguments {
-  std::string plugin;
-  std::string version;
-  std::string test;
-  std::uint32_t ranks = 2;
-  std::uint64_t seed = 1;
-};
-
-std::atomic<int> warnings{0};
-
-void logger(LogLevel level, unsigned long /*flags*/, const char* /*file*/, int /*line*/, const char* format,
-            ...) {
-  std::array<char, 1024> text{};
-  va_list arguments;
-  va_start(arguments, format);
-  (void)std::vsnprintf(text.data(), text.size(), format, arguments);
-  va_end(arguments);
-  if (level == LogLevel::kWarn) ++warnings;
-  fmt::print(stderr, "{} {}: {}\n", getpid(), level == LogLevel::kWarn ? "WARN" : "INFO", text.data());
-}
-
-[[noreturn]] void fail_test(const std::string& why) {
-  fmt::print(stderr, "nccl_driver: {}: {}\n", getpid(), why);
-  std::_Exit(1);
-}
-void must(bool condition, const std::string& what) {
-  if (!condition) fail_test(what);
-}
-void must_succeed(Outcome outcome, const char* what) {
-  must(outcome == Outcome::kSuccess, fmt::format("{} returned {}", what, static_cast<int>(outcome)));
-}
-
-std::byte pattern(std::uint64_t seed, std::uint64_t message, std::size_t at) {
-  return static_cast<std::byte>((seed * 31 + message * 7 + at * 13 + (at >> 8)) & 0xff);
-}
-
-// One rank's half of the calls, by either version's struct.
-template <typename Properties>
-class Rank {
- public:
-  Rank(const Arguments& given, std::uint32_t rank, Shared& shared)
-      : arguments_(given), rank_(rank), shared_(shared), random_(given.seed * kMostRanks + rank) {
-    void* const library = dlopen(given.plugin.c_str(), RTLD_NOW | RTLD_LOCAL);
-    must(library != nullptr, fmt::format("{}", library == nullptr ? dlerror() : ""));
-    net_ = static_cast<const Net<Properties>*>(dlsym(library, ("ncclNetPlugin_" + given.version).c_str()));
-    must(net_ != nullptr, "no such version of the interface");
-    int config = -1;
-    must_succeed(net_->init(&context_, given.seed, &config, logger, nullptr), "init");
-    must_succeed(net_->devices(&devices_), "devices");
-    must(devices_ > 0, "no device");
-    Properties properties{};
-    must_succeed(net_->get_properties(0, &properties), "getProperties");
-    must(properties.pointers == kHostMemory && properties.most_receives == static_cast<int>(kMostGroup),
-         "properties");
-  }
-
-  [[nodiscard]] std::uint32_t next() const { return (rank_ + 1) % arguments_.ranks; }
-  [[nodiscard]] std::uint32_t rank() const { return rank_; }
-
-  void meet() {
-    const std::uint32_t round = ++rounds_;
-    ++shared_.arrived;
-    while (shared_.arrived < round * arguments_.ranks) std::this_thread::yield();
-  }
-
-  void listen(std::uint32_t device) {
-    must_succeed(
-        net_->listen(context_, static_cast<int>(device), shared_.handles[rank_][device].data(), &listener_),
-        "listen");
-  }
-  // Calls connect and accept by turns, as NCCL's progress does.
-  void connect(std::uint32_t device) {
-    auto handle = shared_.handles[next()][device];
-    while (sender_ == nullptr || receiver_ == nullptr) {
-      if (sender_ == nullptr)
-        must_succeed(net_->connect(context_, static_cast<int>(device), handle.data(), &sender_, nullptr),
-                     "connect");
-      if (receiver_ == nullptr) must_succeed(net_->accept(listener_, &receiver_, nullptr), "accept");
-    }
-  }
-  void open(std::uint32_t device = 0) {
-    listen(device);
-    meet();
-    connect(device);
-  }
-  void close() {
-    if (sender_ != nullptr) must_succeed(net_->close_send(sender_), "closeSend");
-    if (receiver_ != nullptr) must_succeed(net_->close_receive(receiver_), "closeRecv");
-    if (listener_ != nullptr) must_succeed(net_->close_listen(listener_), "closeListen");
-    sender_ = receiver_ = listener_ = nullptr;
-  }
-  void finalize() {
-    must_succeed(net_->finalize(context_), "finalize");
-    must_succeed(net_->finalize(context_), "finalize again");
-  }
-
-  void* registered(void* communicator, std::vector<std::byte>& buffer) {
-    void* memory = nullptr;
-    must_succeed(net_->register_memory(communicator, buffer.data(), buffer.size(), kHostMemory, &memory),
-                 "regMr");
-    return memory;
-  }
-  // Returns a request, or null where the call must come again.
-  void* send(std::byte* data, std::size_t bytes, int tag, void* memory) {
-    void* request = nullptr;
-    must_succeed(net_->send(sender_, data, bytes, tag, memory, nullptr, &request), "isend");
-    return request;
-  }
-  void* receive(std::vector<void*> data, std::vector<std::size_t> bytes, std::vector<int> tags,
-                std::vector<void*> memories) {
-    void* request = nullptr;
-    must_succeed(net_->receive(receiver_, static_cast<int>(data.size()), data.data(), bytes.data(),
-                               tags.data(), memories.data(), nullptr, &request),
-                 "irecv");
-    return request;
-  }
-
-  void transfer();
-  void groups();
-  void devices();
-  void reuse();
-  void refusals();
-  void too_long();
-  void closing();
-  void killed();
-
- private:
-  void stream(std::size_t bytes, std::uint64_t messages, std::size_t window);
-  [[nodiscard]] Outcome wait_for_end(void* request);
-  void reach(std::uint32_t phase, std::vector<std::byte>& buffer, bool dies);
-
-  Arguments arguments_;
-  std::uint32_t rank_;
-  Shared& shared_;
-  std::mt19937_64 random_;
-  std::uint32_t rounds_ = 0;
-  const Net<Properties>* net_ = nullptr;
-  void* context_ = nullptr;
-  int devices_ = 0;
-  void* listener_ = nullptr;
-  void* sender_ = nullptr;
-  void* receiver_ = nullptr;
-};
 
 // Sends to the next rank and receives from the one before, with up to `window` of each under way.
 template <typename Properties>
@@ -246,84 +85,103 @@ void Rank<Properties>::transfer() {
 
 // Groups of receives with tags by seed, and sends in an order by seed: each tag keeps its own order.
 template <typename Properties>
-void Rank<Properties>::groups() {
-  open();
-  constexpr std::size_t kBytes = 512;
-  constexpr int kTags = 3;
-  constexpr std::size_t kMessages = 160;
-  // Both ends draw the same tags; the sender posts them in another order.
-  std::mt19937_64 common(arguments_.seed);
-  std::vector<std::vector<int>> tags;
-  std::vector<int> all;
-  while (all.size() < kMessages) {
-    auto& group = tags.emplace_back(1 + common() % kMostGroup);
-    for (int& tag : group) all.push_back(tag = static_cast<int>(common() % kTags));
+class Groups {
+ public:
+  Groups(Rank<Properties>& rank, std::uint64_t seed) : rank_(rank), seed_(seed), random_(seed) {
+    while (order_.size() < kMessages) {
+      auto& group = tags_.emplace_back(1 + random_() % kMostGroup);
+      for (int& tag : group) order_.push_back(tag = static_cast<int>(random_() % kTags));
+    }
+    for (std::size_t i = 0; i < order_.size(); ++i)  // a local shuffle, as of proxies that share a connection
+      std::swap(order_[i], order_[std::min(order_.size() - 1, i + random_() % 4)]);
+    out_.resize(kBytes * order_.size());
+    in_.resize(kBytes * order_.size());
   }
-  std::vector<int> order = all;
-  for (std::size_t i = 0; i < order.size(); ++i)  // a local shuffle, as of proxies that share a connection
-    std::swap(order[i], order[std::min(order.size() - 1, i + common() % 4)]);
-  std::vector<std::byte> out(kBytes * all.size());
-  std::vector<std::byte> in(kBytes * all.size());
-  void* const out_memory = registered(sender_, out);
-  void* const in_memory = registered(receiver_, in);
-  std::vector<void*> sends;
-  std::map<int, std::uint64_t> sent_of;
+  void run() {
+    out_memory_ = rank_.registered(rank_.sender(), out_);
+    in_memory_ = rank_.registered(rank_.receiver(), in_);
+    while (posted_ < order_.size() || !sends_.empty() || finished_ < tags_.size()) {
+      if (posted_ < order_.size() && random_() % 3 != 0) post_send();
+      if (group_ < tags_.size() && random_() % 3 != 0) post_group();
+      std::erase_if(sends_, [&](void* request) { return rank_.test(request, nullptr); });
+      if (!open_.empty()) finish_first();
+    }
+  }
+
+ private:
+  static constexpr std::size_t kBytes = 512;
+  static constexpr int kTags = 3;
+  static constexpr std::size_t kMessages = 160;
   struct Group {
     void* request;
     std::size_t first;
     std::vector<int> tags;
   };
-  std::vector<Group> open_groups;
-  std::size_t posted = 0;
-  std::size_t group = 0;
-  std::size_t places = 0;
-  std::size_t finished = 0;
-  std::map<int, std::uint64_t> received_of;
-  while (posted < order.size() || !sends.empty() || finished < tags.size()) {
-    if (posted < order.size() && random_() % 3 != 0) {
-      std::byte* const from = out.data() + posted * kBytes;
-      const int tag = order[posted];
-      for (std::size_t i = 0; i < kBytes; ++i)
-        from[i] = pattern(arguments_.seed, sent_of[tag] * kTags + static_cast<std::uint64_t>(tag), i);
-      if (void* const request = send(from, kBytes, tag, out_memory)) {
-        sends.push_back(request);
-        ++sent_of[tag];
-        ++posted;
-      }
-    }
-    if (group < tags.size() && random_() % 3 != 0) {
-      const std::size_t n = tags[group].size();
-      std::vector<void*> data;
-      for (std::size_t i = 0; i < n; ++i) data.push_back(in.data() + (places + i) * kBytes);
-      if (void* const request = receive(data, std::vector<std::size_t>(n, kBytes), tags[group],
-                                        std::vector<void*>(n, in_memory))) {
-        open_groups.push_back({request, places, tags[group]});
-        places += n;
-        ++group;
-      }
-    }
-    std::erase_if(sends, [&](void* request) {
-      int done = 0;
-      must_succeed(net_->test(request, &done, nullptr), "test of a send");
-      return done != 0;
-    });
-    if (open_groups.empty()) continue;
+
+  // Numbers a message of a tag, for its pattern.
+  static std::uint64_t number(std::uint64_t order, int tag) {
+    return order * kTags + static_cast<std::uint64_t>(tag);
+  }
+  void post_send() {
+    std::byte* const from = out_.data() + posted_ * kBytes;
+    const int tag = order_[posted_];
+    for (std::size_t i = 0; i < kBytes; ++i) from[i] = pattern(seed_, number(sent_of_[tag], tag), i);
+    void* const request = rank_.send(from, kBytes, tag, out_memory_);
+    if (request == nullptr) return;
+    sends_.push_back(request);
+    ++sent_of_[tag];
+    ++posted_;
+  }
+  void post_group() {
+    const std::vector<int>& tags = tags_[group_];
+    std::vector<void*> data;
+    for (std::size_t i = 0; i < tags.size(); ++i) data.push_back(in_.data() + (places_ + i) * kBytes);
+    void* const request = rank_.receive(data, std::vector<std::size_t>(tags.size(), kBytes), tags,
+                                        std::vector<void*>(tags.size(), in_memory_));
+    if (request == nullptr) return;
+    open_.push_back({request, places_, tags});
+    places_ += tags.size();
+    ++group_;
+  }
+  void finish_first() {
     std::array<int, kMostGroup> sizes{};
-    int done = 0;
-    const Group& first = open_groups.front();
-    must_succeed(net_->test(first.request, &done, sizes.data()), "test of a group");
-    if (done == 0) continue;
+    const Group& first = open_.front();
+    if (!rank_.test(first.request, sizes.data())) return;
     for (std::size_t i = 0; i < first.tags.size(); ++i) {
       const int tag = first.tags[i];
       must(sizes[i] == static_cast<int>(kBytes), "a size of a group");
-      const std::uint64_t message = received_of[tag]++ * kTags + static_cast<std::uint64_t>(tag);
+      const std::uint64_t message = number(received_of_[tag]++, tag);
       for (std::size_t at = 0; at < kBytes; ++at)
-        must(in[(first.first + i) * kBytes + at] == pattern(arguments_.seed, message, at),
+        must(in_[(first.first + i) * kBytes + at] == pattern(seed_, message, at),
              fmt::format("message {} of tag {} is another", message, tag));
     }
-    open_groups.erase(open_groups.begin());
-    ++finished;
+    open_.erase(open_.begin());
+    ++finished_;
   }
+
+  Rank<Properties>& rank_;
+  std::uint64_t seed_;
+  std::mt19937_64 random_;  // both ends draw the same tags, and then go on by themselves
+  std::vector<std::vector<int>> tags_;
+  std::vector<int> order_;
+  std::vector<std::byte> out_;
+  std::vector<std::byte> in_;
+  void* out_memory_ = nullptr;
+  void* in_memory_ = nullptr;
+  std::vector<void*> sends_;
+  std::vector<Group> open_;
+  std::map<int, std::uint64_t> sent_of_;
+  std::map<int, std::uint64_t> received_of_;
+  std::size_t posted_ = 0;
+  std::size_t group_ = 0;
+  std::size_t places_ = 0;
+  std::size_t finished_ = 0;
+};
+
+template <typename Properties>
+void Rank<Properties>::groups() {
+  open();
+  Groups<Properties>(*this, arguments_.seed).run();
   meet();
   close();
 }
@@ -370,7 +228,7 @@ void Rank<Properties>::reuse() {
   listen(0);
   meet();
   void* const listener = listener_;
-  for (int round = 0; round < 20; ++round) {
+  for (int round = 0; round < 5; ++round) {
     listener_ = listener;
     connect(0);
     stream(1000, 20, 4);
@@ -382,7 +240,32 @@ void Rank<Properties>::reuse() {
   close();
 }
 
-// What cannot be had is refused with a line.
+// Sends that are complete at rank 0 arrive at rank 1, which looks for them after rank 0 has closed.
+template <typename Properties>
+void Rank<Properties>::last_words() {
+  open();
+  constexpr std::size_t kMessages = 32;
+  std::vector<std::byte> buffer(std::size_t{1} << 16, static_cast<std::byte>(1 - rank_));
+  void* const memory = registered(rank_ == 0 ? sender_ : receiver_, buffer);
+  std::vector<void*> requests;
+  while (requests.size() < kMessages) {
+    void* const request = rank_ == 0 ? send(buffer.data(), buffer.size(), 1, memory)
+                                     : receive({buffer.data()}, {buffer.size()}, {1}, {memory});
+    if (request != nullptr) requests.push_back(request);
+  }
+  if (rank_ == 0) {
+    for (void* const request : requests) must_succeed(wait_for_end(request), "a send");
+    close();
+  }
+  meet();
+  std::this_thread::sleep_for(std::chrono::seconds(rank_ * 2));  // longer than a lost peer has
+  if (rank_ == 0) return;
+  for (void* const request : requests) must_succeed(wait_for_end(request), "a receive of a peer that closed");
+  must(buffer.front() == std::byte{1} && buffer.back() == std::byte{1}, "a byte of the last message");
+  close();
+}
+
+// Refusals of what cannot be had, each with a line.
 template <typename Properties>
 void Rank<Properties>::refusals() {
   open();
@@ -517,15 +400,19 @@ void Rank<Properties>::killed() {
   close();
 }
 
+namespace {
+
+constexpr unsigned kHangS = 100;
+
 template <typename Properties>
 int run_rank(const Arguments& arguments, std::uint32_t rank, Shared& shared) {
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
   alarm(kHangS);
   using Own = Rank<Properties>;
   const std::map<std::string, void (Own::*)()> cases{
-      {"transfer", &Own::transfer}, {"groups", &Own::groups},     {"devices", &Own::devices},
-      {"reuse", &Own::reuse},       {"refusals", &Own::refusals}, {"too_long", &Own::too_long},
-      {"closing", &Own::closing},   {"killed", &Own::killed}};
+      {"transfer", &Own::transfer}, {"groups", &Own::groups},         {"devices", &Own::devices},
+      {"reuse", &Own::reuse},       {"last_words", &Own::last_words}, {"refusals", &Own::refusals},
+      {"too_long", &Own::too_long}, {"closing", &Own::closing},       {"killed", &Own::killed}};
   const auto found = cases.find(arguments.test);
   must(found != cases.end(), "no such case");
   Own own(arguments, rank, shared);

@@ -1,4 +1,4 @@
-// What NCCL's init makes: the devices, and connections that are under way.
+// Context of NCCL's init: the devices, and connections that are under way.
 #pragma once
 
 #include <cstdint>

@@ -35,8 +35,9 @@ Outcome init(void** context, std::uint64_t /*communicator*/, void* /*config*/, L
     const auto found = devices();
     if (!found) return told(found.error());
     for (const Device& device : **found)
-      info(fmt::format("device {} by {} {}, {}; host memory", device.name, device.traits.provider,
-                       device.door.port.address, way_of(device.traits)));
+      info(fmt::format("device {} by {}{}{}, {}; host memory", device.name, device.traits.provider,
+                       device.door.port.address.empty() ? "" : " at ", device.door.port.address,
+                       way_of(device.traits)));
     *context = begin_context();
     return Outcome::kSuccess;
   });

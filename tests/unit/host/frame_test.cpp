@@ -92,11 +92,13 @@ TEST(FrameParser, length_is_checked_at_the_header_by_its_type) {
     std::uint32_t least;
     std::uint32_t most;
   };
-  constexpr std::uint32_t kLetterBytes = 240;  // sizeof(ConnectorMessage)
+  constexpr std::uint32_t kLetterBytes = 240;   // sizeof(ConnectorMessage)
+  constexpr std::uint32_t kMeetingBytes = 536;  // sizeof(MeetingMessage)
   for (const auto& [type, least, most] :
        {Case{FrameType::kHello, 4, 4}, Case{FrameType::kWelcome, 0, 0},
         Case{FrameType::kContribution, 0, 1 << 20}, Case{FrameType::kGathered, 0, 64 << 20},
-        Case{FrameType::kFailed, 8, 8 + 480}, Case{FrameType::kConnector, kLetterBytes, kLetterBytes}}) {
+        Case{FrameType::kFailed, 8, 8 + 480}, Case{FrameType::kConnector, kLetterBytes, kLetterBytes},
+        Case{FrameType::kMeeting, kMeetingBytes, kMeetingBytes}}) {
     auto header = plausible_header();
     header.type = static_cast<std::uint16_t>(type);
     for (const std::uint32_t length : {least, most, least - 1, most + 1, 0xffffffffu}) {

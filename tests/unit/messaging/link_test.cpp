@@ -1,23 +1,14 @@
 // Two links of this process over a real provider: messages both ways, memory that is forgotten, lost peers.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <functional>
 
 #include "base/clock.h"
 #include "host/messaging/link.h"
-#include "host/poster/libfabric_port.h"
+#include "tests/unit/messaging/links.h"
 
 namespace gdx::messaging {
 namespace {
-
-constexpr std::uint64_t kHangNs = 60'000'000'000;
-
-std::unique_ptr<Link> link_of(End end) {
-  auto port = open_libfabric_port({.provider = "tcp", .address = {}, .insecure = false});
-  if (!port) std::abort();
-  return Link::open(std::move(*port), end).value();
-}
 
 class LinkTest : public ::testing::Test {
  protected:

@@ -1,0 +1,113 @@
+// Last words of a peer: what it has is complete, and what it has delivered arrives.
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include <functional>
+
+#include "base/clock.h"
+#include "host/messaging/peer.h"
+#include "tests/unit/messaging/links.h"
+
+namespace gdx::messaging {
+namespace {
+
+using bootstrap::MeetingMessage;
+
+constexpr std::uint64_t kMessages = 100;  // more than one look takes
+
+// A peer, and its other end in the test's own hands.
+class PeerTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::array<int, 2> sockets{};
+    ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, sockets.data()), 0);
+    words_ = bootstrap::Connection(Descriptor(sockets[1]));
+    auto link = link_of(End::kAccepting);
+    ASSERT_TRUE(link->connect(other_->card()));
+    ASSERT_TRUE(other_->connect(link->card()));
+    peer_ = std::make_unique<Peer>(std::make_shared<Keeper>(), std::move(link),
+                                   bootstrap::Connection(Descriptor(sockets[0])), End::kAccepting);
+  }
+  void say_bye(std::uint64_t taken, std::uint64_t sent) {
+    MeetingMessage bye{};
+    bye.version = bootstrap::kMeetingVersion;
+    bye.kind = static_cast<std::uint32_t>(bootstrap::MeetingKind::kBye);
+    bye.taken = taken;
+    bye.sent = sent;
+    words_.queue(meeting_frame(End::kConnecting, bye));
+    ASSERT_TRUE(words_.flush());
+  }
+  bool reaches(const std::function<bool()>& done) {
+    for (const std::uint64_t began = monotonic_ns(); monotonic_ns() - began < kHangNs;) {
+      (void)other_->progress(monotonic_ns());
+      if (done()) return true;
+    }
+    return false;
+  }
+
+  std::unique_ptr<Link> other_ = link_of(End::kConnecting);
+  bootstrap::Connection words_;
+  std::unique_ptr<Peer> peer_;
+};
+
+TEST_F(PeerTest, what_the_peer_has_is_complete_and_the_rest_is_told) {
+  const Part part{};
+  ASSERT_TRUE(other_->receive({&part, 1}));
+  const auto first = peer_->send(0, 0, {});
+  const auto second = peer_->send(0, 0, {});
+  ASSERT_TRUE(first && second);
+  ASSERT_TRUE(reaches([&] {
+    peer_->progress();
+    return other_->taken() == 1;
+  }));
+  say_bye(1, 0);
+  std::optional<Result<bool>> end;
+  ASSERT_TRUE(reaches([&] {
+    end = peer_->sent(*second);
+    return !*end;
+  }));
+  EXPECT_EQ(end->error().status, Status::kPeerGone);
+  const auto sent = peer_->sent(*first);
+  ASSERT_TRUE(sent) << sent.error().message;
+  EXPECT_TRUE(*sent);
+}
+
+TEST_F(PeerTest, what_the_peer_has_delivered_arrives_after_its_last_words) {
+  Part part{};
+  std::vector<std::uint64_t> groups;
+  for (std::uint64_t i = 0; i < kMessages / 4; ++i) {
+    const std::array<Part, 4> parts{part, part, part, part};
+    const auto group = peer_->receive(parts);
+    ASSERT_TRUE(group);
+    groups.push_back(*group);
+  }
+  say_bye(0, kMessages);
+  for (std::uint64_t i = 0; i < kMessages; ++i) ASSERT_TRUE(other_->send(0, 0, {}));
+  for (const std::uint64_t group : groups) {
+    std::optional<Link::Received> received;
+    ASSERT_TRUE(reaches([&] {
+      const auto now = peer_->received(group);
+      EXPECT_TRUE(now) << now.error().message;
+      if (!now) return true;
+      received = *now;
+      return received.has_value();
+    }));
+    ASSERT_TRUE(received);
+  }
+}
+
+TEST_F(PeerTest, a_peer_that_hangs_up_without_a_word_is_gone) {
+  const auto group = peer_->receive(std::array<Part, 1>{});
+  ASSERT_TRUE(group);
+  words_ = bootstrap::Connection();
+  std::optional<Error> error;
+  ASSERT_TRUE(reaches([&] {
+    const auto now = peer_->received(*group);
+    if (!now) error = now.error();
+    return !now;
+  }));
+  EXPECT_EQ(error->status, Status::kPeerGone);
+}
+
+}  // namespace
+}  // namespace gdx::messaging
