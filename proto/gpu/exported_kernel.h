@@ -1,5 +1,5 @@
-// What GDX_EXPORT_KERNEL (device/export_kernel.h) leaves in a shared object, for whoever launches its kernels
-// by name.
+// Description of a kernel, left in a shared object by GDX_EXPORT_KERNEL (device/export_kernel.h) for whoever
+// launches it by its name.
 #pragma once
 
 #include <cstdint>

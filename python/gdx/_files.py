@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-# Where `gdx` looks for it, too.
+# Path of the software HCA, which `gdx` obeys, too.
 _SOFTHCA_VARIABLE = "GDX_SOFTHCA_LIBRARY"
 # From the folder of the program: in an installation, in Debian's packages, and in a build folder.
 _SOFTHCA_PLACES = (

@@ -92,11 +92,21 @@ class Launches(unittest.TestCase):
 
     def test_ctrl_c_ends_a_kernels_wait(self) -> None:
         word = self.team.array(1, "u8")
-        thread = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+        ended = threading.Event()
+        late: list[bool] = []
+
+        def interrupt() -> None:
+            os.kill(os.getpid(), signal.SIGINT)
+            late.append(not ended.wait(60))
+            self.team.signal(word, 1, self.team.rank)
+
+        thread = threading.Timer(0.2, interrupt)
         thread.start()
         with self.assertRaises(KeyboardInterrupt):
             self.team.launch(self.kernels, "wait_for_ever", word)
+        ended.set()
         thread.join()
+        self.assertEqual(late, [False])
         self.team.barrier()
 
 

@@ -74,7 +74,7 @@ const std::vector<Layer>& layers() {
       {"host",
        {"host/team", "host/direct", "host/queue", "host/staging", "host/memory", "host/hca", "host/gpu",
         "host/bootstrap", "base"}},
-      {"python", {"call.h", "host", "device", "base"}},
+      {"python", {"call.h", "kernels.h", "raise.h", "host", "device", "base", "proto"}},
       {"host/programs/calibrate",
        {"host", "host/staging", "host/calibration", "host/hca", "host/gpu", "device", "device/impl", "base",
         "proto"}},
