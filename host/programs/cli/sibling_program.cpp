@@ -16,8 +16,10 @@ Result<std::string> sibling_program(const std::string& name, const std::string& 
   for (const std::string& place : {name, fmt::format("{}/{}", build_folder, name)}) {
     if (std::filesystem::exists(here / place, error)) return (here / place).lexically_normal().string();
   }
-  return fail(Status::kNotFound, fmt::format("no {} beside the executable in {}: build the target {}", name,
-                                             here.string(), name));
+  return fail(
+      Status::kNotFound,
+      fmt::format("no {} beside the executable in {}: build the target {}, or install the Debian package gdx",
+                  name, here.string(), name));
 }
 
 int become_sibling(const std::string& name, const std::string& build_folder,
