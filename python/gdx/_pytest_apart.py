@@ -47,11 +47,11 @@ def run_apart(item: pytest.Item, nextitem: pytest.Item | None) -> None:
 
 
 def _reports(item: pytest.Item) -> list[pytest.TestReport]:
-    options, timeout_s = _options(item)
-    made = pytest.CallInfo.from_call(lambda: make_pair(item.config, options), "setup")
-    if made.excinfo is not None:
-        return [item.ihook.pytest_runtest_makereport(item=item, call=made)]
-    pair = item.stash[PAIR] = made.result
+    prepared = pytest.CallInfo.from_call(lambda: _prepare(item), "setup")
+    if prepared.excinfo is not None:
+        return [item.ihook.pytest_runtest_makereport(item=item, call=prepared)]
+    pair, timeout_s = prepared.result
+    item.stash[PAIR] = pair
     pair.failed = True  # until the reports are here: pytest may be interrupted
     try:
         fault = _run(item, pair, timeout_s)
@@ -63,16 +63,19 @@ def _reports(item: pytest.Item) -> list[pytest.TestReport]:
         pair.close()
 
 
-def _options(item: pytest.Item) -> tuple[dict[str, Any], float]:
+def _prepare(item: pytest.Item) -> tuple[HcaPair, float]:
+    """Returns the pair of the item's marks, the nearest of which counts, and the bound of its test in seconds."""
     options: dict[str, Any] = {}
     for mark in reversed(list(item.iter_markers("gdx_hca"))):
+        if mark.args:
+            pytest.fail(f"gdx_hca: options have names, {mark.args[0]!r} has none: write loss=0.01", pytrace=False)
         options.update(mark.kwargs)
     callspec = getattr(item, "callspec", None)
     options.update(callspec.params.get("hca_pair", {}) if callspec is not None else {})
     given = (
         options.pop("timeout_s", None) or item.config.getoption("gdx_timeout_s") or item.config.getini("gdx_timeout_s")
     )
-    return options, float(given)
+    return make_pair(item.config, options), float(given)
 
 
 def _run(item: pytest.Item, pair: HcaPair, timeout_s: float) -> str | None:
