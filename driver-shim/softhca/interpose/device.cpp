@@ -564,8 +564,8 @@ void Device::shut_down() {
   connections_.store(nullptr);
   free = within_limit([this] { return progressing_.load() == 0; }) && free;
   free = commanding_.load() == 0 && free;  // one that waits for an event will not end
-  parts_->counters->write(parts_->adapters);
   if (free) {
+    parts_->counters->write(parts_->adapters);
     parts_.reset();
   } else {
     parts_->tree.reset();
