@@ -1,5 +1,6 @@
 // The kernel's side of a ring of commands: reserve under credits, store, publish, and wait within a bound.
-// For one thread, the leader of a call. Any threads may use one ring at a time.
+// For one thread, the leader of a call. Any threads may use one ring at a time. Inline, so that commands and
+// handles stay in registers; callers are out of line.
 #pragma once
 
 #include <cstdint>
@@ -10,11 +11,19 @@
 
 namespace gdx::device::impl {
 
-// Bounds a wait on a ring's words, and tells its end from the poster's part in it.
+// Bounds a wait on a ring's words, and tells its end from the poster's part in it. `began_ns` 0: it has not
+// begun.
 struct CommandWait {
   std::uint64_t began_ns;
   std::uint64_t consumed_at_begin;
+  bool looked;
 };
+GDX_DEVICE void begin_wait(const CommandRingHandle& ring, CommandWait& wait) {
+  if (wait.looked) return;
+  if (wait.began_ns == 0) wait.began_ns = exec::now_ns();
+  wait.consumed_at_begin = exec::load_acquire(&ring.words->consumed);
+  wait.looked = true;
+}
 
 // Command that a call waits for or with.
 struct CommandCall {
@@ -54,9 +63,10 @@ GDX_DEVICE Status may_wait_for_command(const CommandRingHandle& ring, const Comm
 
 // Hands out the slot of command `index`. A call that gets none within the bound leaves the ring as it was,
 // because credits are compared before the reservation.
-GDX_DEVICE Status reserve_command(const CommandRingHandle& ring, CommandCall call, std::uint64_t& index) {
+GDX_DEVICE Status reserve_command(const CommandRingHandle& ring, CommandCall call, std::uint64_t began_ns,
+                                  std::uint64_t& index) {
   const std::uint64_t entries = std::uint64_t{1} << ring.log_entries;
-  CommandWait wait{0, 0};
+  CommandWait wait{began_ns, 0, false};
   for (;;) {
     const std::uint64_t known = exec::load_counter(&ring.state->consumed);
     const std::uint64_t at = exec::load_counter(&ring.state->reserved);
@@ -70,7 +80,7 @@ GDX_DEVICE Status reserve_command(const CommandRingHandle& ring, CommandCall cal
       exec::compare_swap(&ring.state->consumed, known, consumed);
       continue;
     }
-    if (wait.began_ns == 0) wait = {exec::now_ns(), consumed};
+    begin_wait(ring, wait);
     const Status status = may_wait_for_command(ring, wait, call, at, CommandCause::kFull);
     if (status != Status::kOk) return status;
   }
@@ -97,13 +107,13 @@ GDX_DEVICE void publish_command(const CommandRingHandle& ring, const Command& co
   exec::publish(&reinterpret_cast<Command*>(slot)->sequence, index + 1);
 }
 
-// Gives `command` to the poster, and its index in the ring to `index`. Errors: kVersionMismatch,
-// kInvalidArgument for a rank that the ring does not have; kUnsupported for a call that GDX_EMULATION=refuse
-// forbids; kTimeout without room;
-// kAborted; the status with which the poster ended. A rank's failure is told by await_command. After an error
-// nothing was posted.
-GDX_OUT_OF_LINE Status post_command(const CommandRingHandle& ring, const Command& command,
-                                    std::uint64_t& index) {
+// Gives `command` to the poster, and its index in the ring to `index`. `began_ns`: from which the bound
+// counts; 0: from its first wait. Errors: kVersionMismatch, kInvalidArgument for a rank that the ring does
+// not have; kUnsupported for a call that GDX_EMULATION=refuse forbids; kTimeout without room; kAborted; the
+// status with which the poster ended. A rank's failure is told by await_command. After an error nothing was
+// posted.
+GDX_DEVICE Status post_command(const CommandRingHandle& ring, const Command& command, std::uint64_t& index,
+                               std::uint64_t began_ns = 0) {
   index = 0;
   if (ring.layout_version != kCommandLayoutVersion) return Status::kVersionMismatch;
   const CommandCall call{packed_call(command), command.rank};
@@ -111,24 +121,24 @@ GDX_OUT_OF_LINE Status post_command(const CommandRingHandle& ring, const Command
     return fail_command(ring, Status::kInvalidArgument, CommandCause::kRefused, call, 0);
   if ((refused_bits(command.operation, command.flags) & ring.refused) != 0)
     return fail_command(ring, Status::kUnsupported, CommandCause::kRefused, call, 0);
-  const Status status = reserve_command(ring, call, index);
+  const Status status = reserve_command(ring, call, began_ns, index);
   if (status == Status::kOk) publish_command(ring, command, index);
   return status;
 }
 
 // Waits until `command` at `index`, and all before it to its rank, are complete. Errors: the rank's failure;
 // kTimeout, kAborted, the poster's end.
-GDX_OUT_OF_LINE Status await_command(const CommandRingHandle& ring, const Command& command,
-                                     std::uint64_t index) {
+GDX_DEVICE Status await_command(const CommandRingHandle& ring, const Command& command, std::uint64_t index,
+                                std::uint64_t began_ns = 0) {
   const std::uint32_t rank = command.rank;
   const CommandCall call{packed_call(command), rank};
-  CommandWait wait{0, 0};
+  CommandWait wait{began_ns, 0, false};
   for (;;) {
     const std::uint64_t word = exec::load_acquire(ring.done + rank);
     if (failure_of(word) != Status::kOk)
       return fail_command(ring, failure_of(word), CommandCause::kPeerFailed, call, index);
     if (done_of(word) > index) return Status::kOk;
-    if (wait.began_ns == 0) wait = {exec::now_ns(), exec::load_acquire(&ring.words->consumed)};
+    begin_wait(ring, wait);
     const Status status = may_wait_for_command(ring, wait, call, index, CommandCause::kPeerSilent);
     if (status != Status::kOk) return status;
   }
@@ -136,13 +146,14 @@ GDX_OUT_OF_LINE Status await_command(const CommandRingHandle& ring, const Comman
 
 // Waits until all commands of this ring to `rank` are complete: sources are reusable, results have landed,
 // and the rank has all puts and signals. Errors: those of post_command and await_command.
-GDX_OUT_OF_LINE Status flush_commands(const CommandRingHandle& ring, std::uint32_t rank) {
+GDX_DEVICE Status flush_commands(const CommandRingHandle& ring, std::uint32_t rank,
+                                 std::uint64_t began_ns = 0) {
   Command command{};
   command.operation = CommandOperation::kFlush;
   command.rank = rank;
   std::uint64_t index = 0;
-  const Status status = post_command(ring, command, index);
-  return status == Status::kOk ? await_command(ring, command, index) : status;
+  const Status status = post_command(ring, command, index, began_ns);
+  return status == Status::kOk ? await_command(ring, command, index, began_ns) : status;
 }
 
 }  // namespace gdx::device::impl

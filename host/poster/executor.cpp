@@ -87,13 +87,18 @@ Result<std::unique_ptr<Executor>> Executor::create(std::unique_ptr<Port> port,
   return executor;
 }
 
-Result<std::uint8_t> Executor::add_window(std::byte* address, std::uint64_t bytes) {
-  if (windows_.size() == agent::kMostWindows)
+Result<std::uint8_t> Executor::add_window(std::byte* address, std::uint64_t bytes,
+                                          std::optional<std::size_t> number) {
+  const std::size_t at = number.value_or(windows_.size());
+  if (at >= agent::kMostWindows || at > windows_.size())
     return fail(Status::kInvalidArgument,
                 fmt::format("a poster has {} windows at most", agent::kMostWindows));
-  regions_.push_back(GDX_TRY(port_->register_memory(address, bytes, true)));
-  windows_.push_back({address, bytes});
-  return static_cast<std::uint8_t>(windows_.size() - 1);
+  const PortRegion region = GDX_TRY(port_->register_memory(address, bytes, true));
+  windows_.resize(std::max(windows_.size(), at + 1));
+  regions_.resize(windows_.size());
+  regions_[at] = region;
+  windows_[at] = {address, bytes};
+  return static_cast<std::uint8_t>(at);
 }
 
 agent::Card Executor::card() const {
@@ -132,7 +137,8 @@ Result<void> Executor::connect(std::uint32_t rank, const agent::Card& card) {
   if (!fits)
     return fail(Status::kInvalidArgument,
                 fmt::format("the card of rank {} is not of this team's shape", rank));
-  GDX_TRY(port_->connect(rank, std::as_bytes(std::span(card.address, card.address_bytes))));
+  if (!peers_[rank].connected)
+    GDX_TRY(port_->connect(rank, std::as_bytes(std::span(card.address, card.address_bytes))));
   peers_[rank] = {true, card};
   return {};
 }
@@ -207,22 +213,52 @@ void Executor::add_entry(std::uint32_t lane, Entry added, std::uint64_t now_ns) 
   }
 }
 
+// Gives up a rank from which commands, or an echo, are due, and nothing came.
+void Executor::check_silence(Flow& flow, std::uint64_t now_ns) {
+  constexpr std::uint64_t kNsPerMs = 1'000'000;
+  const bool waits = !flow.entries.empty() || flow.echo_wanted;
+  if (!waits || now_ns - flow.progress_ns < options_.peer_timeout_ns) return;
+  fail_flow(flow,
+            {Status::kPeerUnreachable,
+             fmt::format("{} to rank {} is not complete, and nothing was for {} ms (provider {}): the rank "
+                         "is dead, or its poster does not run",
+                         flow.entries.empty() ? "an echo" : name_of(flow.entries.front().command), flow.rank,
+                         (now_ns - flow.progress_ns) / kNsPerMs, traits().provider)});
+}
+
+void Executor::probe(std::uint32_t lane, std::uint32_t rank, std::uint64_t now_ns) {
+  Flow& flow = flow_of(lane, rank);
+  if (flow.failure.status == Status::kOk && peers_[rank].connected && flow.entries.empty())
+    want_echo(flow, now_ns);
+}
+
+Result<bool> Executor::is_complete(Target& target, std::uint64_t now_ns) {
+  bool complete = true;
+  target.messages.resize(options_.ranks, ~std::uint64_t{0});
+  for (std::uint32_t rank = 0; rank < options_.ranks; ++rank) {
+    Flow& flow = flow_of(target.lane, rank);
+    if (flow.failure.status != Status::kOk) {
+      return fail(flow.failure.status,
+                  fmt::format("to rank {}, lane {}: {}", rank, target.lane, flow.failure.message));
+    }
+    if (!peers_[rank].connected) continue;
+    const bool sent = flow.entries.empty() || flow.entries.front().index >= target.index;
+    if (sent && target.messages[rank] > flow.messages) target.messages[rank] = flow.messages;
+    if (sent && flow.answered >= target.messages[rank]) continue;
+    complete = false;
+    if (sent) want_echo(flow, now_ns);
+  }
+  return complete;
+}
+
 Result<int> Executor::progress(std::uint64_t now_ns) {
   int done = post_answers();
   for (Flow& flow : flows_) {
-    if (flow.entries.empty()) continue;
+    if (flow.entries.empty() && !flow.echo_wanted) continue;
     done += post_all(flow);
+    if (flow.echo_wanted) send_echo(flow);
     complete(flow, now_ns);
-    if (!flow.entries.empty() && now_ns - flow.progress_ns >= options_.peer_timeout_ns) {
-      const Command& command = flow.entries.front().command;
-      constexpr std::uint64_t kNsPerMs = 1'000'000;
-      fail_flow(flow, {Status::kPeerUnreachable,
-                       fmt::format(
-                           "{} to rank {} is not complete, and nothing was for {} ms (provider {}): the rank "
-                           "is dead, or its poster does not run",
-                           name_of(command), flow.rank, (now_ns - flow.progress_ns) / kNsPerMs,
-                           traits().provider)});
-    }
+    if (flow.failure.status == Status::kOk) check_silence(flow, now_ns);
   }
   events_.clear();
   GDX_TRY(port_->poll(events_));
@@ -261,6 +297,7 @@ void Executor::fail_flow(Flow& flow, Error error) {
   const std::uint64_t done = flow.entries.empty() ? 0 : flow.entries.back().index + 1;
   if (!flow.entries.empty()) --busy_flows_;
   flow.entries.clear();
+  flow.echo_wanted = false;
   flow.posted = 0;
   publish(flow, done);
 }
@@ -333,6 +370,7 @@ void Executor::on_answer(const agent::Message& answer, std::uint64_t now_ns) {
   }
   flow.progress_ns = now_ns;
   flow.answered = std::max(flow.answered, answer.sequence + 1);
+  if (flow.answered >= flow.echoed) flow.echo_wanted = false;
   const auto found = std::ranges::lower_bound(flow.entries, answer.request, {}, &Entry::index);
   if (found == flow.entries.end() || found->index != answer.request || found->in_flight == 0) return;
   if (changes_word(found->command)) {

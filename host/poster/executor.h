@@ -45,8 +45,10 @@ class Executor {
                                                                 const ExecutorOptions& options);
 
   // Adds memory that commands name by the returned number, and peers may read and write. It must outlive the
-  // executor. Errors: kInvalidArgument for too many windows; the port's.
-  [[nodiscard]] Result<std::uint8_t> add_window(std::byte* address, std::uint64_t bytes);
+  // executor. `number`: of an earlier window whose place it takes, or the next. Errors: kInvalidArgument for
+  // too many windows; the port's.
+  [[nodiscard]] Result<std::uint8_t> add_window(std::byte* address, std::uint64_t bytes,
+                                                std::optional<std::size_t> number = std::nullopt);
   // Registers memory for PutEnds alone; `remote`: peers may read and write it. Errors: the port's.
   [[nodiscard]] Result<PortRegion> register_memory(std::byte* address, std::uint64_t bytes, bool remote) {
     return port_->register_memory(address, bytes, remote);
@@ -55,8 +57,8 @@ class Executor {
   void forget_memory(const PortRegion& region) { port_->forget_memory(region); }
   // Returns this rank's card, with all windows added so far, for connect() of peers. Peers alone may see it.
   [[nodiscard]] agent::Card card() const;
-  // Errors: kVersionMismatch, kInvalidArgument for a card that cannot be; kUnsupported for a rank with
-  // another provider or shape; the port's.
+  // A later card of a rank renews its windows. Errors: kVersionMismatch, kInvalidArgument for a card that
+  // cannot be; kUnsupported for a rank with another provider or shape; the port's.
   [[nodiscard]] Result<void> connect(std::uint32_t rank, const agent::Card& card);
 
   // Names the words, one for each rank, into which the state of this lane's commands goes.
@@ -67,6 +69,17 @@ class Executor {
   // Takes a put of `ends` in place of the command's windows. Ordering: as of take().
   void take_put(std::uint32_t lane, std::uint64_t index, const Command& command, const PutEnds& ends,
                 std::uint64_t now_ns);
+  // Finds out whether an idle rank still answers: it fails unless it does within the bound.
+  void probe(std::uint32_t lane, std::uint32_t rank, std::uint64_t now_ns);
+  // Commands of a lane before `index`, and the messages that ranks' agents must have applied for them to be
+  // complete; by rank, all ones until it is known.
+  struct Target {
+    std::uint32_t lane;
+    std::uint64_t index;
+    std::vector<std::uint64_t> messages;
+  };
+  // Returns whether they are complete, and asks agents that have not answered. Errors: a rank's failure.
+  [[nodiscard]] Result<bool> is_complete(Target& target, std::uint64_t now_ns);
   // Posts and polls once. Returns the number of things done. Errors: the port's failure, which is final.
   [[nodiscard]] Result<int> progress(std::uint64_t now_ns);
 
@@ -100,6 +113,8 @@ class Executor {
     std::uint64_t writes = 0;    // numbers given
     std::uint64_t messages = 0;  // sent
     std::uint64_t answered = 0;  // messages known to be applied
+    bool echo_wanted = false;    // one of no command, which is answered or not even sent yet
+    std::uint64_t echoed = 0;    // messages that the newest of these asks for; not above `answered`: not sent
     std::uint64_t progress_ns = 0;
     Error failure{Status::kOk, {}};
   };
@@ -134,8 +149,11 @@ class Executor {
   Step post(Flow& flow, Entry& entry);
   Step post_put(Flow& flow, Entry& entry);
   Step post_get(Flow& flow, Entry& entry);
-  Step post_echo(Flow& flow, Entry& entry);
   Step post_message(Flow& flow, Entry& entry, agent::Kind kind, bool wants_answer);
+  // Sends `message`, numbered, whose own completion completes `entry`, unless null.
+  Step send_message(Flow& flow, Entry* entry, const agent::Message& message);
+  void want_echo(Flow& flow, std::uint64_t now_ns);
+  void send_echo(Flow& flow);
   // Waits until the rank has all writes and signals before `entry`.
   Step settle(Flow& flow, Entry& entry);
   Step finish(Flow& flow, Entry* entry, Operation* operation, Result<Posting> posting, const char* what);
@@ -143,6 +161,7 @@ class Executor {
   int post_answers();
   void complete(Flow& flow, std::uint64_t now_ns);
   void fail_flow(Flow& flow, Error error);
+  void check_silence(Flow& flow, std::uint64_t now_ns);
   void publish(const Flow& flow, std::uint64_t done);
 
   void on_event(const PortEvent& event, std::uint64_t now_ns);

@@ -150,31 +150,54 @@ Executor::Step Executor::post_get(Flow& flow, Entry& entry) {
 
 // Sends the message of `entry`. With an answer that completes the entry, else its own completion does.
 Executor::Step Executor::post_message(Flow& flow, Entry& entry, Kind kind, bool wants_answer) {
-  if (flow.messages - flow.answered == agent::kMostUnanswered) return Step::kLater;
-  if (order_ == SignalOrder::kDelivery && flow.writes_in_flight != 0) return Step::kLater;
-  Operation* const operation = new_operation(&flow, wants_answer ? nullptr : &entry,
-                                             Operation::Kind::kMessage, sizeof(agent::Message));
-  if (operation == nullptr) return Step::kLater;
   const Command& command = entry.command;
   const bool signal = kind == Kind::kSet || kind == Kind::kAdd;
-  agent::Message& message = operation->message;
-  message = {};
-  message.token = peers_[flow.rank].card.token;
-  message.sequence = flow.messages;
-  message.after = order_ == SignalOrder::kSequence ? flow.writes : 0;
+  agent::Message message{};
   message.offset = signal ? command.signal_offset : command.remote_offset;
   message.window = signal ? command.signal_window : command.remote_window;
   message.value = command.value;
   message.compare = command.bytes;
   message.request = wants_answer ? entry.index : kNoRequest;
-  message.flow = flow.lane * options_.ranks + options_.rank;
   message.kind = kind;
-  message.wants_answer = wants_answer || (flow.messages + 1) % agent::kAnswerEvery == 0 ? 1 : 0;
-  const PortSource source{reinterpret_cast<std::byte*>(&message), operation_region_.local};
+  message.wants_answer = wants_answer ? 1 : 0;
+  const Step step = send_message(flow, wants_answer ? nullptr : &entry, message);
+  if (step == Step::kDone && wants_answer) ++entry.in_flight;
+  return step;
+}
+
+Executor::Step Executor::send_message(Flow& flow, Entry* entry, const agent::Message& message) {
+  if (flow.messages - flow.answered == agent::kMostUnanswered) return Step::kLater;
+  if (order_ == SignalOrder::kDelivery && flow.writes_in_flight != 0) return Step::kLater;
+  Operation* const operation = new_operation(&flow, entry, Operation::Kind::kMessage, sizeof(agent::Message));
+  if (operation == nullptr) return Step::kLater;
+  operation->message = message;
+  operation->message.token = peers_[flow.rank].card.token;
+  operation->message.sequence = flow.messages;
+  operation->message.after = order_ == SignalOrder::kSequence ? flow.writes : 0;
+  operation->message.flow = flow.lane * options_.ranks + options_.rank;
+  if ((flow.messages + 1) % agent::kAnswerEvery == 0) operation->message.wants_answer = 1;
+  const PortSource source{reinterpret_cast<std::byte*>(&operation->message), operation_region_.local};
   const Step step =
-      finish(flow, &entry, operation, port_->send(flow.rank, source, &operation->context), "message");
+      finish(flow, entry, operation, port_->send(flow.rank, source, &operation->context), "message");
   if (step == Step::kDone) ++flow.messages;
   return step;
+}
+
+// A rank to which nothing can be sent counts as silent from now on.
+void Executor::want_echo(Flow& flow, std::uint64_t now_ns) {
+  if (flow.echo_wanted) return;
+  flow.echo_wanted = true;
+  if (flow.entries.empty()) flow.progress_ns = now_ns;
+  send_echo(flow);
+}
+
+void Executor::send_echo(Flow& flow) {
+  if (flow.echoed > flow.answered) return;
+  agent::Message message{};
+  message.kind = Kind::kEcho;
+  message.request = kNoRequest;
+  message.wants_answer = 1;
+  if (send_message(flow, nullptr, message) == Step::kDone) flow.echoed = flow.messages;
 }
 
 // Posts each answer, or keeps it for the next turn: a rank that takes none holds up no other's.

@@ -35,7 +35,7 @@ bool is_software(std::string_view provider) {
 enum class Orders { kAsk, kLeave };
 
 Info hints_for(const LibfabricOptions& options, Orders orders, std::uint64_t more_caps) {
-  Info hints(fi_allocinfo());
+  Info hints(library().dupinfo(nullptr));
   hints->caps = FI_MSG | FI_RMA | more_caps;
   hints->mode = FI_CONTEXT | FI_CONTEXT2;
   hints->ep_attr->type = FI_EP_RDM;
@@ -55,7 +55,8 @@ Info hints_for(const LibfabricOptions& options, Orders orders, std::uint64_t mor
 
 int ask(const Info& hints, const char* node, Info& answer) {
   fi_info* found = nullptr;
-  const int error = fi_getinfo(kApi, node, nullptr, node == nullptr ? 0 : FI_SOURCE, hints.get(), &found);
+  const int error =
+      library().getinfo(kApi, node, nullptr, node == nullptr ? 0 : FI_SOURCE, hints.get(), &found);
   answer.reset(found);
   return error;
 }
@@ -111,6 +112,7 @@ LibfabricNic nic_of(const fi_info& info) {
 }  // namespace
 
 Result<Negotiated> negotiate(const LibfabricOptions& options) {
+  GDX_TRY(load_library());
   const bool bound = !options.address.empty();
   const char* const node = bound                                                ? options.address.c_str()
                            : is_software(options.provider) && !options.insecure ? kLoopback
@@ -168,7 +170,7 @@ Status status_of(int error) {
 
 Error error_of(std::string_view what, long error, std::string_view provider) {
   const int number = static_cast<int>(std::labs(error));
-  return {status_of(number), fmt::format("{}: {} (provider {})", what, fi_strerror(number), provider)};
+  return {status_of(number), fmt::format("{}: {} (provider {})", what, library().strerror(number), provider)};
 }
 
 bool is_loopback(std::uint32_t format, std::span<const std::byte> address) {
@@ -209,14 +211,15 @@ Result<std::vector<LibfabricNic>> libfabric_nics(const LibfabricOptions& options
 }
 
 Result<std::vector<std::string>> libfabric_providers() {
-  libfabric::Info hints(fi_allocinfo());
+  GDX_TRY(libfabric::load_library());
+  libfabric::Info hints(libfabric::library().dupinfo(nullptr));
   hints->caps = FI_MSG | FI_RMA;
   hints->mode = FI_CONTEXT | FI_CONTEXT2;
   hints->ep_attr->type = FI_EP_RDM;
   hints->domain_attr->mr_mode =
       FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_ENDPOINT;
   fi_info* found = nullptr;
-  const int error = fi_getinfo(libfabric::kApi, nullptr, nullptr, 0, hints.get(), &found);
+  const int error = libfabric::library().getinfo(libfabric::kApi, nullptr, nullptr, 0, hints.get(), &found);
   const libfabric::Info all(found);
   if (error != 0 && error != -FI_ENODATA)
     return tl::unexpected(libfabric::error_of("fi_getinfo", error, "any"));

@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 
+#include "host/poster/libfabric_library.h"
 #include "host/poster/libfabric_port.h"
 
 namespace gdx::libfabric {
@@ -18,7 +19,7 @@ namespace gdx::libfabric {
 inline constexpr std::uint32_t kApi = FI_VERSION(1, 17);
 
 struct FreeInfo {
-  void operator()(fi_info* info) const { fi_freeinfo(info); }
+  void operator()(fi_info* info) const { library().freeinfo(info); }
 };
 using Info = std::unique_ptr<fi_info, FreeInfo>;
 

@@ -100,7 +100,7 @@ class LibfabricPort final : public Port {
 
 Result<void> LibfabricPort::open(bool insecure) {
   insecure_ = insecure;
-  GDX_TRY(keep(fi_fabric(info_->fabric_attr, &fabric_, nullptr), "fi_fabric", fabric_));
+  GDX_TRY(keep(libfabric::library().fabric(info_->fabric_attr, &fabric_, nullptr), "fi_fabric", fabric_));
   GDX_TRY(keep(fi_domain(fabric_, info_.get(), &domain_, nullptr), "fi_domain", domain_));
   fi_av_attr av{};
   av.type = FI_AV_TABLE;
@@ -242,8 +242,8 @@ Result<void> LibfabricPort::take_error(std::vector<PortEvent>& events) {
   PortEvent event;
   event.kind = PortEvent::Kind::kFailed;
   event.error = {libfabric::status_of(entry.err),
-                 fmt::format("{} (provider {}: {}, error {})", fi_strerror(entry.err), traits_.provider,
-                             said == nullptr ? "no words" : said, entry.prov_errno)};
+                 fmt::format("{} (provider {}: {}, error {})", libfabric::library().strerror(entry.err),
+                             traits_.provider, said == nullptr ? "no words" : said, entry.prov_errno)};
   const bool received = (entry.flags & FI_RECV) != 0;
   if (received && entry.op_context != nullptr) {
     // A message that was too long or cut leaves its buffer free.

@@ -11,6 +11,7 @@
 
 #include "base/library_thread.h"
 #include "base/log.h"
+#include "base/page_size.h"
 
 namespace gdx {
 namespace {
@@ -18,6 +19,7 @@ namespace {
 constexpr int kAtOnce = 64;  // commands of a ring between two polls
 constexpr std::uint32_t kMostLogEntries = 20;
 constexpr std::chrono::microseconds kPause{20};
+constexpr std::uint64_t kAskedPeriodNs = 10'000'000;
 
 const char* text_of(CommandCause cause) {
   switch (cause) {
@@ -52,13 +54,49 @@ std::string call_text(std::uint32_t packed) {
 }  // namespace
 
 Poster::Poster(std::unique_ptr<Executor> executor, const PosterOptions& options)
-    : options_(options), executor_(std::move(executor)) {
-  for (std::uint32_t lane = 0; lane < executor_->options().lanes; ++lane) {
-    auto& ring = *rings_.emplace_back(std::make_unique<Ring>());
-    ring.commands.resize(std::size_t{1} << options.log_entries);
-    ring.done.resize(executor_->options().ranks);
-    executor_->set_done(lane, ring.done.data());
+    : options_(options), executor_(std::move(executor)) {}
+
+// Each ring is a handle, words, state and the ranks' words, each on lines of its own, and the commands.
+Result<void> Poster::make_rings() {
+  const auto lines = [](std::size_t bytes) { return (bytes + alignof(Command) - 1) / alignof(Command); };
+  const ExecutorOptions& shape = executor_->options();
+  const std::size_t entries = std::size_t{1} << options_.log_entries;
+  const std::size_t ring_lines = lines(sizeof(CommandRingHandle)) + lines(sizeof(CommandWords)) +
+                                 lines(sizeof(CommandRingState)) +
+                                 lines(shape.ranks * sizeof(std::uint64_t)) + entries;
+  const std::size_t bytes = ring_lines * sizeof(Command) * shape.lanes;
+  memory_bytes_ = (bytes + page_bytes() - 1) / page_bytes() * page_bytes();
+  memory_.reset(static_cast<std::byte*>(std::aligned_alloc(page_bytes(), memory_bytes_)));
+  if (!memory_)
+    return fail(Status::kNoMemory,
+                fmt::format("no memory for {} B of command rings: use fewer lanes", memory_bytes_));
+  std::memset(memory_.get(), 0, memory_bytes_);
+  std::byte* at = memory_.get();
+  const auto take = [&]<typename T>(T*& object, std::size_t count) {
+    object = reinterpret_cast<T*>(at);
+    at += lines(count * sizeof(T)) * alignof(Command);
+  };
+  for (std::uint32_t lane = 0; lane < shape.lanes; ++lane) {
+    Ring ring{};
+    take(ring.handle, 1);
+    take(ring.words, 1);
+    take(ring.state, 1);
+    take(ring.done, shape.ranks);
+    take(ring.commands, entries);
+    *ring.handle = {.layout_version = kCommandLayoutVersion,
+                    .log_entries = options_.log_entries,
+                    .commands = ring.commands,
+                    .state = ring.state,
+                    .words = ring.words,
+                    .done = ring.done,
+                    .abort = options_.abort,
+                    .timeout_ns = options_.timeout_ns,
+                    .ranks = shape.ranks,
+                    .refused = executor_->refused()};
+    executor_->set_done(lane, ring.done);
+    rings_.push_back(ring);
   }
+  return {};
 }
 
 Result<std::unique_ptr<Poster>> Poster::start(std::unique_ptr<Executor> executor,
@@ -69,6 +107,7 @@ Result<std::unique_ptr<Poster>> Poster::start(std::unique_ptr<Executor> executor
                             options.log_entries, options.timeout_ns, kMostLogEntries));
   }
   std::unique_ptr<Poster> poster(new Poster(std::move(executor), options));
+  GDX_TRY(poster->make_rings());
   if (options.thread) {
     poster->thread_ = start_library_thread([raw = poster.get()] { raw->serve(); });
     if (options.cpu) {
@@ -92,22 +131,6 @@ Poster::~Poster() {
   stop();
 }
 
-CommandRingHandle Poster::ring(std::uint32_t lane) const {
-  Ring& ring = *rings_[lane];
-  CommandRingHandle handle{};
-  handle.layout_version = kCommandLayoutVersion;
-  handle.log_entries = options_.log_entries;
-  handle.commands = ring.commands.data();
-  handle.state = &ring.state;
-  handle.words = &ring.words;
-  handle.done = ring.done.data();
-  handle.abort = options_.abort;
-  handle.timeout_ns = options_.timeout_ns;
-  handle.ranks = executor_->options().ranks;
-  handle.refused = executor_->refused();
-  return handle;
-}
-
 int Poster::progress() {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   return lock ? step(options_.clock()) : 0;
@@ -120,17 +143,64 @@ void Poster::stop() {
   end(Status::kAborted);
 }
 
+// Drives the poster meanwhile, because it may have no thread.
+Result<void> Poster::flush(std::uint64_t deadline_ns) {
+  std::vector<Executor::Target> targets;
+  for (std::uint32_t lane = 0; lane < rings_.size(); ++lane) {
+    const std::uint64_t reserved =
+        std::atomic_ref(rings_[lane].state->reserved).load(std::memory_order_acquire);
+    targets.push_back({lane, reserved, {}});
+  }
+  const auto is_aborted = [&] {
+    return options_.abort != nullptr &&
+           std::atomic_ref(const_cast<std::uint32_t&>(*options_.abort)).load() != 0;
+  };
+  while (!is_aborted()) {
+    bool complete = true;
+    std::uint64_t now_ns = 0;
+    {
+      const std::lock_guard lock(mutex_);
+      now_ns = options_.clock();
+      if (ended_ != Status::kOk) return fail(ended_, fmt::format("the poster has ended: {}", ended_because_));
+      step(now_ns);
+      for (Executor::Target& target : targets) {
+        if (rings_[target.lane].consumed < target.index || !GDX_TRY(executor_->is_complete(target, now_ns)))
+          complete = false;
+      }
+    }
+    if (complete) return {};
+    if (now_ns >= deadline_ns)
+      return fail(Status::kTimeout, "the poster has not completed what kernels gave it");
+    std::this_thread::yield();
+  }
+  return {};
+}
+
+Result<void> Poster::set_window(std::size_t number, std::byte* address, std::uint64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  GDX_TRY(executor_->add_window(address, bytes, number));
+  return {};
+}
+
+agent::Card Poster::card() const {
+  const std::lock_guard lock(mutex_);
+  return executor_->card();
+}
+
+std::string Poster::describe_failure(std::uint32_t lane, std::uint32_t rank) const {
+  const std::lock_guard lock(mutex_);
+  return executor_->describe_fault(lane, rank);
+}
+
 Result<void> Poster::connect(std::uint32_t rank, const agent::Card& card) {
   const std::lock_guard lock(mutex_);
   return executor_->connect(rank, card);
 }
 
 std::string Poster::describe_fault(std::uint32_t lane) const {
-  Ring& ring = *rings_[lane];
-  const auto status =
-      static_cast<Status>(std::atomic_ref(ring.state.fault.status).load(std::memory_order_acquire));
+  CommandFault& fault = rings_[lane].state->fault;
+  const auto status = static_cast<Status>(std::atomic_ref(fault.status).load(std::memory_order_acquire));
   if (status == Status::kOk) return {};
-  const CommandFault& fault = ring.state.fault;
   std::string reason = text_of(fault.cause);
   const std::lock_guard lock(mutex_);
   if (fault.cause == CommandCause::kPeerFailed) reason = executor_->describe_fault(lane, fault.rank);
@@ -145,6 +215,9 @@ std::string Poster::describe_fault(std::uint32_t lane) const {
                      status_name(status), reason);
 }
 
+void Poster::clear_fault(std::uint32_t lane) { rings_[lane].state->fault = {}; }
+
+// Looks without a yield between: on a loaded machine one lasts as long as all other threads' turns.
 void Poster::serve() {
   for (std::uint32_t fruitless = 0; !stopping_.load(std::memory_order_relaxed);) {
     int done = 0;
@@ -154,11 +227,8 @@ void Poster::serve() {
       done = step(options_.clock());
     }
     fruitless = done != 0 ? 0 : std::min(fruitless + 1, options_.fruitless_looks);
-    if (options_.fruitless_looks != 0 && fruitless == options_.fruitless_looks) {
+    if (options_.fruitless_looks != 0 && fruitless == options_.fruitless_looks)
       std::this_thread::sleep_for(kPause);
-    } else if (done == 0) {
-      std::this_thread::yield();
-    }
   }
 }
 
@@ -166,6 +236,7 @@ int Poster::step(std::uint64_t now_ns) {
   if (ended_ != Status::kOk) return 0;
   int done = 0;
   for (std::uint32_t lane = 0; lane < rings_.size(); ++lane) done += read_ring(lane, now_ns);
+  if (options_.asked != nullptr && now_ns - asked_ns_ >= kAskedPeriodNs) read_asked(now_ns);
   const auto progressed = executor_->progress(now_ns);
   if (progressed) return done + *progressed;
   log::error("poster: {}", progressed.error().message);
@@ -177,10 +248,11 @@ int Poster::step(std::uint64_t now_ns) {
 // Copies commands out of the ring, whose slots are free after that. Ordering: the acquire of a sequence makes
 // the command and the payload before it visible.
 int Poster::read_ring(std::uint32_t lane, std::uint64_t now_ns) {
-  Ring& ring = *rings_[lane];
+  Ring& ring = rings_[lane];
+  const std::uint64_t mask = (std::uint64_t{1} << options_.log_entries) - 1;
   int taken = 0;
   for (; taken < kAtOnce; ++taken) {
-    Command& slot = ring.commands[ring.consumed & (ring.commands.size() - 1)];
+    Command& slot = ring.commands[ring.consumed & mask];
     if (std::atomic_ref(slot.sequence).load(std::memory_order_acquire) != ring.consumed + 1) break;
     if (slot.rank >= executor_->options().ranks) {
       ended_because_ = fmt::format("command {} of lane {} names rank {}: the ring was overwritten",
@@ -193,15 +265,26 @@ int Poster::read_ring(std::uint32_t lane, std::uint64_t now_ns) {
     executor_->take(lane, ring.consumed, slot, now_ns);
     ++ring.consumed;
   }
-  if (taken != 0) std::atomic_ref(ring.words.consumed).store(ring.consumed, std::memory_order_release);
+  if (taken != 0) std::atomic_ref(ring.words->consumed).store(ring.consumed, std::memory_order_release);
   return taken;
+}
+
+void Poster::read_asked(std::uint64_t now_ns) {
+  asked_ns_ = now_ns;
+  const std::uint32_t ranks = executor_->options().ranks;
+  for (std::uint32_t i = 0; i < ranks * rings_.size(); ++i) {
+    const std::atomic_ref asked(options_.asked[i]);
+    if (asked.load(std::memory_order_relaxed) == 0) continue;
+    asked.store(0, std::memory_order_relaxed);
+    executor_->probe(i / ranks, i % ranks, now_ns);
+  }
 }
 
 void Poster::end(Status status) {
   if (ended_ != Status::kOk) return;
   ended_ = status;
-  for (const auto& ring : rings_)
-    std::atomic_ref(ring->words.ended).store(static_cast<std::uint64_t>(status), std::memory_order_release);
+  for (const Ring& ring : rings_)
+    std::atomic_ref(ring.words->ended).store(static_cast<std::uint64_t>(status), std::memory_order_release);
 }
 
 }  // namespace gdx

@@ -1,0 +1,43 @@
+#include "host/poster/libfabric_library.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+namespace gdx::libfabric {
+namespace {
+
+constexpr const char* kName = "libfabric.so.1";
+
+template <typename Function>
+bool find(void* handle, const char* name, Function& function) {
+  function = reinterpret_cast<Function>(dlsym(handle, name));
+  return function != nullptr;
+}
+
+Result<Library> load() {
+  void* const handle = dlopen(kName, RTLD_NOW | RTLD_LOCAL);
+  Library found{};
+  if (handle != nullptr && find(handle, "fi_getinfo", found.getinfo) &&
+      find(handle, "fi_freeinfo", found.freeinfo) && find(handle, "fi_dupinfo", found.dupinfo) &&
+      find(handle, "fi_fabric", found.fabric) && find(handle, "fi_strerror", found.strerror))
+    return found;
+  const char* const why = dlerror();
+  return fail(Status::kUnsupported, fmt::format("no libfabric here ({}): apt-get install libfabric1",
+                                                why == nullptr ? kName : why));
+}
+
+const Result<Library>& loaded() {
+  static const Result<Library> once = load();
+  return once;
+}
+
+}  // namespace
+
+Result<const Library*> load_library() {
+  if (!loaded()) return tl::unexpected(loaded().error());
+  return &*loaded();
+}
+
+const Library& library() { return *loaded(); }
+
+}  // namespace gdx::libfabric
