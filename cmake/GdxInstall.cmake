@@ -5,7 +5,7 @@ set(CMAKE_INSTALL_DEFAULT_COMPONENT_NAME libgdx-dev)
 
 # Each after those that it links.
 set(libraries proto base cuda_driver device device_cpu topo gpu calibration launch bootstrap ipc hca memory credits staging queue
-  direct connector team host)
+  direct connector poster team host)
 foreach(library ${libraries})
   get_target_property(type gdx_${library} TYPE)
   if(type STREQUAL "STATIC_LIBRARY")
@@ -16,13 +16,14 @@ foreach(library ${libraries})
 endforeach()
 gdx_install(gdx_shared EXPORT gdx LIBRARY COMPONENT libgdx0 NAMELINK_COMPONENT libgdx-dev)
 set(folders proto base device driver-shim/cuda)
-foreach(folder bootstrap calibration direct gpu hca memory queue staging team topo)
+foreach(folder bootstrap calibration direct gpu hca memory poster queue staging team topo)
   list(APPEND folders host/${folder})
 endforeach()
 foreach(folder ${folders})
   get_filename_component(above ${folder} DIRECTORY)
   install(DIRECTORY ${folder} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/gdx/${above}
     FILES_MATCHING PATTERN "*.h" PATTERN fake EXCLUDE
+    PATTERN libfabric_info.h EXCLUDE PATTERN libfabric_library.h EXCLUDE
     PATTERN command_line.h EXCLUDE PATTERN environment.h EXCLUDE PATTERN log.h EXCLUDE PATTERN output.h EXCLUDE)
 endforeach()
 install(FILES host/gdx.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/gdx/host)

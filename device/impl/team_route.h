@@ -90,10 +90,12 @@ GDX_DEVICE PeerWay way_of(const TeamPeer& peer) { return way_and_key_of(peer).wa
 GDX_DEVICE bool has_queue(PeerWay way) { return way == PeerWay::kNative || way == PeerWay::kDirect; }
 GDX_DEVICE bool is_mapped(PeerWay way) { return way == PeerWay::kMapped || way == PeerWay::kDirect; }
 
-// Outcome of a decision in one word: a way, or the status of a refusal. Statuses of failure are above 0xff.
+// Outcome of a decision in one word: a way, or the status of a refusal. Statuses of failure are above 0xff,
+// and so is the outcome of a proxied rank, so that other ways pay no comparison for it.
 constexpr std::uint32_t outcome_of(PeerWay way) { return static_cast<std::uint32_t>(way); }
 constexpr std::uint32_t outcome_of(Status status) { return static_cast<std::uint32_t>(status); }
-GDX_DEVICE bool is_refusal(std::uint32_t outcome) { return outcome > 0xff; }
+inline constexpr std::uint32_t kByCommand = ~std::uint32_t{0};
+GDX_DEVICE bool is_other(std::uint32_t outcome) { return outcome > 0xff; }
 
 // Returns kOk while a wait on the team that began at `began_ns` may continue.
 GDX_DEVICE Status may_wait_on(const TeamHandle& team, std::uint64_t began_ns) {
@@ -103,13 +105,15 @@ GDX_DEVICE Status may_wait_on(const TeamHandle& team, std::uint64_t began_ns) {
   return Status::kOk;
 }
 
-// Requests the connection and waits until the peer can be reached, by a queue pair if `by_queue`.
+// Requests the connection and waits until the peer can be reached, by a queue pair if `by_queue`. A proxied
+// rank is there from the start.
 GDX_OUT_OF_LINE std::uint32_t await_peer(const TeamHandle* team, TeamPeer* peer, bool by_queue) {
   const std::uint64_t began_ns = exec::now_ns();
   for (;;) {
     const PeerWay way = way_of(*peer);
     if (has_queue(way) || (!by_queue && is_mapped(way))) return outcome_of(way);
     if (way == PeerWay::kGone) return outcome_of(Status::kPeerUnreachable);
+    if (way == PeerWay::kProxied) return kByCommand;
     exec::publish(peer->asked, 1);
     if (const Status ended = may_wait_on(*team, began_ns); ended != Status::kOk) return outcome_of(ended);
   }

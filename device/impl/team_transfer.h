@@ -7,17 +7,10 @@
 
 #include "device/impl/direct.h"
 #include "device/impl/put.h"
+#include "device/impl/team_command.h"
 #include "device/impl/team_route.h"
 
 namespace gdx::device::impl {
-
-// A signal behind a put, by its place in the heap or another window.
-struct TeamSignal {
-  static constexpr std::uint32_t kBlocks = 1;
-  TeamPlace place;
-  std::uint64_t value;
-  SignalOp op;
-};
 
 GDX_DEVICE NoSignal at_peer(const TeamPeer& /*peer*/, const NoSignal& none) { return none; }
 GDX_DEVICE Signal at_peer(const TeamPeer& peer, const TeamSignal& signal) {
@@ -169,8 +162,12 @@ GDX_OUT_OF_LINE Status put_anywhere(const TeamHandle* team, TeamPeer* peers, std
   TeamPeer* const peer = peers + put.rank;
   const bool by_queue = Tail::kBlocks != 0 && team->atomics == TeamAtomics::kNic;
   const std::uint32_t outcome = decide_way<S>(*team, peer, by_queue);
-  if (is_refusal(outcome))
+  if (is_other(outcome)) {
+    constexpr bool kCopies = M == Mode::kPush || M == Mode::kInline || M == Mode::kBounce;
+    if (outcome == kByCommand)
+      return put_by_command<S>(*peer, to, from, put.from, put.bytes, placed, kCopies);
     return record_fault(team, static_cast<Status>(outcome), put.rank, put.to, put.bytes);
+  }
   const LocalMemory source{const_cast<std::byte*>(put.from), put.bytes, team->windows[from.window].lkey, 0};
   const Status sent =
       put_to_peer<M, S, P>(team, *peer, static_cast<PeerWay>(outcome), to, source, put.bytes, placed);
@@ -239,8 +236,8 @@ GDX_DEVICE Status check_rank(const TeamHandle& team, std::uint32_t rank) {
   return rank < team.size ? Status::kOk : record_fault(team.copy, Status::kInvalidArgument, rank, nullptr, 0);
 }
 
-// The way to a rank that check_rank has accepted, or a refusal. Ranges are checked before, because this may
-// wait.
+// The way to a rank that check_rank has accepted, or a refusal. A proxied way has a status, too, so that
+// others pay no comparison for it. Ranges are checked before, because this may wait.
 struct TeamRoute {
   Status status;
   PeerWay way;
@@ -250,8 +247,10 @@ template <Scope S>
 GDX_DEVICE TeamRoute route_to(const TeamHandle& team, std::uint32_t rank, bool by_queue) {
   TeamPeer* const peer = team.peers + rank;
   const std::uint32_t outcome = decide_way<S>(team, peer, by_queue);
-  if (is_refusal(outcome))
+  if (is_other(outcome)) {
+    if (outcome == kByCommand) return {Status::kPending, PeerWay::kProxied, peer};
     return {record_fault(team.copy, static_cast<Status>(outcome), rank, nullptr, 0), PeerWay::kNone, peer};
+  }
   return {Status::kOk, static_cast<PeerWay>(outcome), peer};
 }
 
@@ -264,7 +263,10 @@ GDX_DEVICE Status put_value_in_team(const TeamHandle& team, T* to, const T& valu
   if (const Status bad = place_in_team(*team.copy, rank, to, sizeof(T), &place); bad != Status::kOk)
     return bad;
   const TeamRoute route = route_to<S>(team, rank, false);
-  if (route.status != Status::kOk) return route.status;
+  if (route.status != Status::kOk) {
+    return route.way == PeerWay::kProxied ? put_value_by_command<S, sizeof(T)>(*route.peer, place, bits)
+                                          : route.status;
+  }
   if (route.way != PeerWay::kNative) {
     put_value_direct<S, sizeof(T)>(mapped_of(*route.peer, place), bits);
     return Status::kOk;
@@ -282,7 +284,8 @@ GDX_DEVICE Status signal_in_team(const TeamHandle& team, const TeamWord& signal,
   if (const Status bad = place_word(*team.copy, rank, signal.word, &placed.place); bad != Status::kOk)
     return bad;
   const TeamRoute route = route_to<S>(team, rank, team.atomics == TeamAtomics::kNic);
-  if (route.status != Status::kOk) return route.status;
+  if (route.status != Status::kOk)
+    return route.way == PeerWay::kProxied ? signal_by_command<S>(*route.peer, placed) : route.status;
   return signal_peer<S, P>(*route.peer, team.atomics, route.way, placed);
 }
 
@@ -299,7 +302,10 @@ GDX_DEVICE Status get_in_team(const TeamHandle& team, const TeamPut& get) {
   if (const Status bad = place_in_team(*team.copy, get.rank, get.from, get.bytes, &from); bad != Status::kOk)
     return bad;
   const TeamRoute route = route_to<S>(team, get.rank, false);
-  if (route.status != Status::kOk) return route.status;
+  if (route.status != Status::kOk) {
+    return route.way == PeerWay::kProxied ? get_by_command<S>(*route.peer, to, from, get.to, get.bytes)
+                                          : route.status;
+  }
   if (route.way != PeerWay::kNative) {
     copy_direct<S>(get.to, mapped_of(*route.peer, from), get.bytes);
     return Status::kOk;
@@ -328,7 +334,9 @@ GDX_DEVICE Status atomic_in_team(const TeamHandle& team, std::uint64_t* original
   if (const Status bad = place_word(*team.copy, rank, target, &to); bad != Status::kOk) return bad;
   if (const Status bad = place_word(*team.copy, rank, original, &result); bad != Status::kOk) return bad;
   const TeamRoute route = route_to<S>(team, rank, by_nic);
-  if (route.status != Status::kOk) return route.status;
+  if (route.status != Status::kOk)
+    return route.way == PeerWay::kProxied ? atomic_by_command<S>(*route.peer, to, result, atomic)
+                                          : route.status;
   if (!by_nic && route.way != PeerWay::kNative) {
     change_direct<S>(reinterpret_cast<std::uint64_t*>(mapped_of(*route.peer, to)),
                      reinterpret_cast<std::byte*>(original),
@@ -346,7 +354,11 @@ GDX_DEVICE Status atomic_in_team(const TeamHandle& team, std::uint64_t* original
 template <Placement P>
 GDX_DEVICE Status flush_peer(TeamPeer& peer, std::uint64_t began_ns) {
   const PeerWay way = way_of(peer);
-  if (!has_queue(way) && (way != PeerWay::kGone || peer.state == nullptr)) return Status::kOk;
+  if (!has_queue(way)) {
+    if (way < PeerWay::kGone) return Status::kOk;
+    if (way == PeerWay::kProxied) return flush_by_command(peer, began_ns);
+    if (peer.state == nullptr) return Status::kOk;
+  }
   const Status status = flush_shared(peer.state, exec::load_counter(&peer.state->shared.published), began_ns);
   return status == Status::kOk && way == PeerWay::kGone ? Status::kPeerUnreachable : status;
 }

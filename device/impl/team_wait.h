@@ -31,7 +31,10 @@ template <Placement P>
 GDX_DEVICE Status watch_peer(const TeamHandle& team, TeamPeer& peer, std::uint64_t began_ns) {
   const PeerWay way = way_of(peer);
   if (has_queue(way)) return probe_shared<P>(peer.endpoint.state, began_ns);
-  if (way == PeerWay::kGone) return Status::kPeerUnreachable;
+  if (way >= PeerWay::kGone) {
+    if (way == PeerWay::kGone) return Status::kPeerUnreachable;
+    return watch_by_command(team.copy, peer, began_ns);
+  }
   if (exec::now_ns() - began_ns >= team.probe_after_ns) exec::publish(peer.asked, 1);
   return Status::kOk;
 }

@@ -13,6 +13,7 @@
 #include "host/ipc/daemon.h"
 #include "host/memory/memory_limits.h"
 #include "host/memory/shared_file.h"
+#include "host/memory/unregistered.h"
 
 namespace gdx {
 namespace {
@@ -77,6 +78,12 @@ Memory& Memory::operator=(Memory&& other) noexcept {
   // Assigned member by member, pages would go before the registration that pins them.
   std::destroy_at(this);
   return *std::construct_at(this, std::move(other));
+}
+
+void Memory::own(SharedFile shared) {
+  owned_ = std::move(shared.pages);
+  file_ = std::move(shared.file);
+  listed_ = std::move(shared.listed);
 }
 
 Result<Memory> request_registration(const Hca& hca, const HostPages& pages, int file,
@@ -168,13 +175,32 @@ Result<Memory> allocate_memory(const Hca& hca, std::size_t bytes, Access access)
   return memory;
 }
 
+Result<Memory> UnregisteredMemory::of(void* address, std::size_t bytes) {
+  GDX_TRY(check_region(address, bytes, Access::kAll));
+  if (GDX_TRY(whose_memory(address)).kind != PointerKind::kHost) {
+    return fail(Status::kUnsupported,
+                fmt::format("{} bytes at {} are a GPU's: without an HCA use host memory", bytes, address));
+  }
+  Memory memory;
+  memory.data_ = static_cast<std::byte*>(address);
+  memory.bytes_ = bytes;
+  memory.access_ = Access::kAll;
+  return memory;
+}
+
 Result<Memory> allocate_shareable_memory(const Hca& hca, std::size_t bytes, Access access) {
   const auto whole = GDX_TRY(whole_pages(bytes));
   auto shared = GDX_TRY(make_shared_file(whole));
   auto memory = GDX_TRY(register_memory(hca, shared.pages.get(), bytes, access));
-  memory.owned_ = std::move(shared.pages);
-  memory.file_ = std::move(shared.file);
-  memory.listed_ = std::move(shared.listed);
+  memory.own(std::move(shared));
+  return memory;
+}
+
+Result<Memory> UnregisteredMemory::allocate(std::size_t bytes) {
+  const auto whole = GDX_TRY(whole_pages(bytes));
+  auto shared = GDX_TRY(make_shared_file(whole));
+  auto memory = GDX_TRY(of(shared.pages.get(), bytes));
+  memory.own(std::move(shared));
   return memory;
 }
 

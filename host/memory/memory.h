@@ -34,6 +34,7 @@ constexpr Access operator|(Access a, Access b) {
 }
 
 struct HostPages;
+struct SharedFile;
 namespace ipc {
 enum class Source : std::uint32_t;
 }
@@ -71,8 +72,10 @@ class Memory {
   friend Result<Memory> register_memory(const Hca&, void*, std::size_t, Access);
   friend Result<Memory> allocate_memory(const Hca&, std::size_t, Access);
   friend Result<Memory> allocate_shareable_memory(const Hca&, std::size_t, Access);
+  friend struct UnregisteredMemory;
   friend Result<Memory> request_registration(const Hca&, const HostPages&, int, std::uint64_t, ipc::Source);
   Memory() = default;
+  void own(SharedFile shared);
 
   std::byte* data_ = nullptr;
   std::size_t bytes_ = 0;

@@ -16,9 +16,16 @@ constexpr std::uint64_t kDeadlineTenths = 8;
 
 }  // namespace
 
-Connections::Connections(const Hca& hca, StagingPools pools, const TeamOptions& options,
+std::uint64_t deadline_of(const EndpointOptions& options) {
+  const std::uint64_t bound_ns = *options.timeout_ns;
+  const std::uint64_t silence_ns = options.probe_after_ns;
+  const std::uint64_t left_ns = bound_ns > silence_ns ? bound_ns - silence_ns : bound_ns;
+  return std::max<std::uint64_t>(left_ns / 10 * kDeadlineTenths, 1);
+}
+
+Connections::Connections(const Hca* hca, StagingPools pools, const TeamOptions& options,
                          const std::optional<Gpu>& gpu, const World& world)
-    : hca_(&hca),
+    : hca_(hca),
       pools_(pools),
       options_(&options),
       gpu_(gpu),
@@ -29,24 +36,21 @@ Connections::Connections(const Hca& hca, StagingPools pools, const TeamOptions& 
 
 // At the address by which rank 0 knows this rank, because TCP is known to work there; the NIC's network may
 // carry RoCE alone.
-Result<std::unique_ptr<Connections>> Connections::listen(const Hca& hca, StagingPools pools,
+Result<std::unique_ptr<Connections>> Connections::listen(const Hca* hca, StagingPools pools,
                                                          const TeamOptions& options,
                                                          const std::optional<Gpu>& gpu, const World& world) {
   std::unique_ptr<Connections> made(new Connections(hca, pools, options, gpu, world));
   const std::size_t words = 1 + made->ends_.size();
   made->words_ = GDX_TRY(HostPages::allocate(words * sizeof(std::uint32_t), gpu ? &*gpu : nullptr));
-  made->on_loss_ = GDX_TRY(hca.on_loss([raw = made.get()] { raw->set_abort(); }));
+  if (hca == nullptr) return made;
+  made->on_loss_ = GDX_TRY(hca->on_loss([raw = made.get()] { raw->set_abort(); }));
   ConnectorOptions at;
   at.rank = world.rank();
   at.size = world.size();
   at.lanes = options.lanes;
   at.host = bootstrap::is_local(world.options().root) ? "unix:" : world.address();
   at.secret = world.options().secret;
-  // A kernel asks at once, or after a silence, and is to report an unreachable rank before its own timeout.
-  const std::uint64_t bound_ns = *options.endpoint.timeout_ns;
-  const std::uint64_t silence_ns = options.endpoint.probe_after_ns;
-  at.rules.deadline_ns = std::max<std::uint64_t>(
-      (bound_ns > silence_ns ? bound_ns - silence_ns : bound_ns) / 10 * kDeadlineTenths, 1);
+  at.rules.deadline_ns = deadline_of(options.endpoint);
   made->connector_ = GDX_TRY(ConnectorService::listen(at));
   return made;
 }
@@ -59,7 +63,24 @@ Result<void> Connections::start(std::span<const bootstrap::ConnectorIdentity> id
     if (!mapped_[rank]) continue;
     for (std::uint32_t lane = 0; lane < options_->lanes; ++lane) end(lane, rank).way = PeerWay::kMapped;
   }
+  serves_ = true;
   return connector_->start(identities, *this, asked());
+}
+
+Result<void> Connections::start_without_hca(const std::vector<bool>& mapped, std::unique_ptr<Poster> poster) {
+  mapped_ = mapped;
+  if (poster != nullptr && gpu_)
+    rings_on_gpu_ = GDX_TRY(gpu_->map(poster->memory().data(), poster->memory().size()));
+  poster_ = std::move(poster);
+  atomics_ = poster_ ? TeamAtomics::kAgent : TeamAtomics::kProcessor;
+  for (End& each : ends_) each.way = poster_ ? PeerWay::kProxied : PeerWay::kMapped;
+  return {};
+}
+
+// Kernels that are given the handle of a closed team must not find rings that are gone.
+Connections::~Connections() {
+  if (!poster_) return;
+  for_each_table([](const Table& table) { table.forget_peers(); });
 }
 
 void Connections::ask(std::uint32_t rank, std::uint32_t lane) const {
@@ -67,6 +88,7 @@ void Connections::ask(std::uint32_t rank, std::uint32_t lane) const {
 }
 
 Result<void> Connections::connect(std::uint32_t rank, std::uint64_t deadline_ns) {
+  if (!serves_) return check_proxied(rank);
   for (std::uint32_t lane = 0; lane < options_->lanes; ++lane) ask(rank, lane);
   for (std::uint32_t lane = 0; lane < options_->lanes; ++lane) {
     const std::uint64_t now_ns = monotonic_ns();
@@ -75,9 +97,19 @@ Result<void> Connections::connect(std::uint32_t rank, std::uint64_t deadline_ns)
   return {};
 }
 
+// Returns the first failure towards a rank that needs no connection.
+Result<void> Connections::check_proxied(std::uint32_t rank) const {
+  for (std::uint32_t lane = 0; poster_ && lane < options_->lanes; ++lane) {
+    std::string failure = poster_->describe_failure(lane, rank);
+    if (!failure.empty()) return fail(Status::kPeerUnreachable, std::move(failure));
+  }
+  return is_aborted() ? fail(Status::kAborted, "the team was aborted") : Result<void>{};
+}
+
 // Asks for this rank and those above at once; those below ask this one. Ends before the others' wait for
 // this rank does.
 Result<void> Connections::connect_all() {
+  if (!serves_) return {};
   for (std::uint32_t lane = 0; lane < options_->lanes; ++lane) {
     for (std::uint32_t rank = rank_; rank < size_; ++rank) ask(rank, lane);
   }
@@ -89,6 +121,11 @@ Result<void> Connections::connect_all() {
 // Leaves the other ranks time to be told of a failure.
 Result<void> Connections::flush() {
   const std::uint64_t deadline_ns = monotonic_ns() + options_->timeout_ns / 10 * kDeadlineTenths;
+  if (poster_) {
+    auto done = poster_->flush(deadline_ns);
+    if (!done) done.error().message = fmt::format("what kernels posted: {}", done.error().message);
+    return done;
+  }
   for (std::uint32_t lane = 0; lane < options_->lanes; ++lane) {
     for (std::uint32_t rank = 0; rank < size_ && !is_aborted(); ++rank) {
       const Endpoint* const endpoint = known_endpoint(lane, rank);
@@ -110,7 +147,7 @@ void Connections::abort() {
       if (each.endpoint) each.endpoint->abort();
     }
   }
-  connector_->abort();
+  if (serves_) connector_->abort();
 }
 
 Result<EndpointAddress> Connections::create(std::uint32_t rank, std::uint32_t lane) {
@@ -176,6 +213,10 @@ void Connections::write(const Table& table, std::uint32_t lane, std::uint32_t in
   const End& known = end(lane, table.members()[index]);
   TeamPeer& peer = table.peer(lane, index);
   if (known.is_known() && peer.state == nullptr) peer.set_endpoint(known.endpoint->handle());
+  if (poster_) {
+    peer.commands = &poster_->ring(lane);
+    peer.command_rank = table.members()[index];
+  }
   set_way(peer, known.way);
 }
 
@@ -231,11 +272,21 @@ std::string Connections::describe_failures(const Table& table) const {
     for (std::uint32_t lane = 0; lane < options_->lanes; ++lane) {
       const End& each = end(lane, table.members()[i]);
       if (!each.why_gone.empty()) tell("connection to", i, lane, each.why_gone);
+      const std::string failure = poster_ ? poster_->describe_failure(lane, table.members()[i]) : "";
+      if (!failure.empty()) tell("proxied", i, lane, failure);
       if (each.is_known() && !each.works())
         tell("endpoint towards", i, lane, each.endpoint->describe_fault());
     }
   }
+  for (std::uint32_t lane = 0; poster_ && lane < options_->lanes; ++lane) {
+    const std::string call = poster_->describe_fault(lane);
+    if (!call.empty()) text += fmt::format("{}{}", text.empty() ? "" : "; ", call);
+  }
   return text;
+}
+
+void Connections::clear_faults() const {
+  for (std::uint32_t lane = 0; poster_ && lane < options_->lanes; ++lane) poster_->clear_fault(lane);
 }
 
 }  // namespace gdx::team

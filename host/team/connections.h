@@ -12,26 +12,42 @@
 #include <string>
 #include <vector>
 
+#include "host/poster/poster.h"
 #include "host/team/connector_service.h"
 #include "host/team/team_options.h"
 #include "host/team/team_table.h"
 
 namespace gdx::team {
 
+// Returns the time within which a rank is connected, or answers, or is given up. A kernel asks at once, or
+// after a silence, and is to report an unreachable rank before its own timeout. `options` are complete.
+[[nodiscard]] std::uint64_t deadline_of(const EndpointOptions& options);
+
 // Threads: one at a time, except abort() and the connector's, beside kernels.
 class Connections final : private ConnectorHost {
  public:
-  // Listens for other ranks' connectors. `options` are complete; they and `hca` outlive this object. Errors:
-  // those of HostPages::allocate, Hca::on_loss, ConnectorService::listen.
-  [[nodiscard]] static Result<std::unique_ptr<Connections>> listen(const Hca& hca, StagingPools pools,
+  // Listens for other ranks' connectors, with an HCA. `options` are complete; they and `hca`, null without
+  // one, outlive this object. Errors: those of HostPages::allocate, Hca::on_loss, ConnectorService::listen.
+  [[nodiscard]] static Result<std::unique_ptr<Connections>> listen(const Hca* hca, StagingPools pools,
                                                                    const TeamOptions& options,
                                                                    const std::optional<Gpu>& gpu,
                                                                    const World& world);
-  [[nodiscard]] bootstrap::ConnectorIdentity identity() const { return connector_->identity(); }
+  ~Connections() override;
+  [[nodiscard]] bootstrap::ConnectorIdentity identity() const {
+    return connector_ ? connector_->identity() : bootstrap::ConnectorIdentity{};
+  }
   // Starts to serve kernels and other ranks. `identities`, `mapped`: by rank. Errors: those of
   // ConnectorService::start.
   [[nodiscard]] Result<void> start(std::span<const bootstrap::ConnectorIdentity> identities,
                                    const std::vector<bool>& mapped, TeamAtomics atomics);
+  // Lets kernels reach all ranks by this poster, or by loads and stores alone without one. Errors: those of
+  // Gpu::map.
+  [[nodiscard]] Result<void> start_without_hca(const std::vector<bool>& mapped,
+                                               std::unique_ptr<Poster> poster);
+  // Null where no rank is proxied.
+  [[nodiscard]] Poster* poster() const { return poster_.get(); }
+  // Words by lane, then rank, by which kernels ask for a connection or a probe.
+  [[nodiscard]] std::uint32_t* asked() const { return words() + 1; }
 
   // Connects to `rank` on all lanes, and waits until `deadline_ns` at most. Errors: those of
   // ConnectorService::connect.
@@ -63,6 +79,8 @@ class Connections final : private ConnectorHost {
   // Describes each connection that failed: "connection to rank 3, lane 0: ...; endpoint towards ..."; empty
   // without one.
   [[nodiscard]] std::string describe_failures(const Table& table) const;
+  // Forgets the first call that failed on each ring of commands.
+  void clear_faults() const;
 
  private:
   struct End {
@@ -77,7 +95,7 @@ class Connections final : private ConnectorHost {
     [[nodiscard]] bool works() const { return is_known() && endpoint->fault().status == Status::kOk; }
   };
 
-  Connections(const Hca& hca, StagingPools pools, const TeamOptions& options, const std::optional<Gpu>& gpu,
+  Connections(const Hca* hca, StagingPools pools, const TeamOptions& options, const std::optional<Gpu>& gpu,
               const World& world);
 
   // Calls of the connector's thread.
@@ -87,6 +105,7 @@ class Connections final : private ConnectorHost {
   void ready(std::uint32_t rank, std::uint32_t lane) override;
   void gone(std::uint32_t rank, std::uint32_t lane, const Error& why) override;
 
+  [[nodiscard]] Result<void> check_proxied(std::uint32_t rank) const;
   // Returns the end's endpoint once kernels know it, which then stays until the team ends; else null.
   [[nodiscard]] const Endpoint* known_endpoint(std::uint32_t lane, std::uint32_t rank) const;
   // Calls below need mutex_.
@@ -97,7 +116,6 @@ class Connections final : private ConnectorHost {
 
   void ask(std::uint32_t rank, std::uint32_t lane) const;
   [[nodiscard]] std::uint32_t* words() const { return reinterpret_cast<std::uint32_t*>(words_.data()); }
-  [[nodiscard]] std::uint32_t* asked() const { return words() + 1; }
   [[nodiscard]] bool is_aborted() const {
     return std::atomic_ref(*words()).load(std::memory_order_relaxed) != 0;
   }
@@ -123,6 +141,9 @@ class Connections final : private ConnectorHost {
   std::vector<std::weak_ptr<Table>> tables_;  // guarded by mutex_
   std::vector<End> ends_;                     // by lane, then rank; guarded by mutex_
   std::unique_ptr<ConnectorService> connector_;
+  bool serves_ = false;  // the connector does
+  std::unique_ptr<Poster> poster_;
+  std::shared_ptr<GpuMapping> rings_on_gpu_;  // ends before the rings do
   std::shared_ptr<void> on_loss_;
 };
 

@@ -94,6 +94,14 @@ Result<Team> Team::create(const TeamOptions& options) {
   return Impl::establish(std::move(state), opened);
 }
 
+Result<Team> Team::create(World& world, const TeamOptions& options) {
+  const TraceSpan span("Team::create");
+  auto state = std::make_shared<TeamState>(options);
+  state->use(world);
+  const auto opened = state->open_parts();
+  return Impl::establish(std::move(state), opened);
+}
+
 Result<Team> Team::create(const Hca& hca, World& world, StagingPools pools, const TeamOptions& options) {
   const TraceSpan span("Team::create");
   auto state = std::make_shared<TeamState>(options);
@@ -231,7 +239,8 @@ std::string Team::describe_fault() const {
 }
 
 void Team::clear_fault() {
-  if (impl_->table) TeamState::clear_fault(*impl_->table);
+  const auto state = impl_->state.lock();
+  if (state && impl_->table) state->clear_fault(*impl_->table);
 }
 
 void Team::abort() {

@@ -28,15 +28,19 @@ namespace gdx {
 // Threads: one at a time, except abort(), which any thread may call while a kernel runs.
 class Team {
  public:
-  // Joins the world of `gdx run`, or of one rank. Opens an HCA, makes pools and the heap. Starts a thread
-  // that connects ranks once they need it. Collective.
-  // Errors: kInvalidArgument naming the option, its value and its range, or the rank whose heap_bytes or
-  // lanes differ; kUnsupported where a process holds two copies of gdx; those of World::join, Hca::open,
-  // StagingPool::create, allocate_shareable_memory, Gpu::open, PeerMapping::exchange,
-  // ConnectorService::listen; with connect_all those of connect().
+  // Joins the world of `gdx run`, or of one rank. Opens an HCA and makes pools, or a provider of libfabric
+  // (TeamOptions::provider). Makes the heap. Starts a thread that connects ranks once they need it, or one
+  // that posts for kernels. Collective. Errors: kInvalidArgument naming the option, its value and its range,
+  // or the rank whose heap_bytes or lanes or providers differ; kUnsupported where a process holds two copies
+  // of gdx, without libfabric, and for what a provider cannot do; kNotFound for a provider that is not here;
+  // those of World::join, Hca::open, StagingPool::create, allocate_shareable_memory, Gpu::open,
+  // PeerMapping::exchange, ConnectorService::listen; with connect_all those of connect().
   [[nodiscard]] static Result<Team> create(const TeamOptions& options = {});
+  // Joins no world, but takes the program's own, which must outlive the team and stay where it is. Errors:
+  // those of the first create(), but for the world's.
+  [[nodiscard]] static Result<Team> create(World& world, const TeamOptions& options);
   // Takes the program's own parts, which must outlive the team and stay where they are. Errors: those of the
-  // other create(), but for the parts.
+  // first create(), but for the parts.
   [[nodiscard]] static Result<Team> create(const Hca& hca, World& world, StagingPools pools,
                                            const TeamOptions& options = {});
 

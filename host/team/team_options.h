@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "base/result.h"
 #include "host/bootstrap/world.h"
@@ -18,6 +19,9 @@ inline constexpr std::uint64_t kMaxTeamHeapBytes = std::uint64_t{1} << 40;
 inline constexpr std::uint32_t kMaxTeamLanes = 64;
 // Above that of a call on hardware, less its silence, so that a pair that fails tells its reason before.
 inline constexpr std::uint64_t kDefaultTeamTimeoutNs = 40'000'000'000;
+
+// Environment variable of TeamOptions::provider.
+inline constexpr char kProviderVariable[] = "GDX_PROVIDER";
 
 // Memory that holds a team's heap.
 enum class HeapMemory : std::uint8_t {
@@ -41,6 +45,11 @@ struct TeamOptions {
   // Connects all ranks in Team::create, so that no first use is delayed. Else a connection is made once a
   // kernel or Team::connect needs it.
   bool connect_all = false;
+
+  // Way to ranks that are not mapped, equal at all ranks: empty, an HCA; a provider of libfabric as fi_info
+  // prints it, such as tcp, by which a thread of the host posts, and no HCA is opened; auto, an HCA where
+  // every rank has one, else tcp. None: $GDX_PROVIDER's, or an HCA without it.
+  std::optional<std::string> provider = std::nullopt;
 
   // Options below are those of what Team::create makes itself. Unused where the program gives its own.
   std::optional<WorldOptions> world = std::nullopt;  // none: the environment's

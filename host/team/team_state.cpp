@@ -40,6 +40,7 @@ void fit(std::uint32_t& slots, const StagingPool* pool) {
 struct TeamState::Introduction {
   peer::NodeIdentity node;  // all zero: unknown
   MemoryNeed memory;        // that the rank's heap takes of the host's
+  ProviderChoice provider;
   bootstrap::ConnectorIdentity connector;
 };
 
@@ -53,10 +54,18 @@ Result<void> TeamState::join() {
 
 Result<void> TeamState::open_parts() {
   if (!options_.gpu && program_has_cuda_kernels()) options_.gpu = GDX_TRY(Gpu::current()).ordinal();
+  choice_ = GDX_TRY(provider_choice(options_));
+  if (!choice_->tries_hca()) return {};
   HcaOptions hca = options_.hca;
   if (!hca.gpu) hca.gpu = options_.gpu;
   hca.rank = world_->rank();
-  own_.hca = GDX_TRY(Hca::open(hca));
+  auto opened = Hca::open(hca);
+  if (!opened && choice_->is_auto()) {
+    log::info("no HCA for a team: {}", opened.error().message);
+    choice_->takes = 1;
+    return {};
+  }
+  own_.hca = GDX_TRY(std::move(opened));
   hca_ = &*own_.hca;
   if (options_.staging && hca_->device_memory_bytes() == 0) {
     log::info("HCA {} has no memory of its own: a team on it does not push", hca_->name());
@@ -98,11 +107,12 @@ Result<std::vector<Statement>> TeamState::meet(Statement statement, const Result
 
 // Rounds in which all ranks meet, each of which tells them a failure of one:
 //
-//   1 introduce      nodes, memory that heaps need, connectors' addresses
+//   1 introduce      nodes, memory that heaps need, connectors' addresses, providers
 //   2 statement      options are compared; heaps' addresses and keys
 //   3 mapping        of the heaps of ranks on this node
 //   4 ways           which ranks are mapped, and so the way of atomics
-//   5 end            records are written; with connect_all, all pairs are connected
+//   5 posters, cards where ranks are proxied
+//   6 end            records are written; with connect_all, all pairs are connected
 //
 // A rank whose own steps have failed takes part until the statement, which tells the others.
 Result<std::shared_ptr<Table>> TeamState::establish(const Result<void>& opened) {
@@ -111,6 +121,7 @@ Result<std::shared_ptr<Table>> TeamState::establish(const Result<void>& opened) 
   const bool possible = options_.timeout_ns != 0 && options_.timeout_ns <= kMaxWaitNs;
   if (!possible) options_.timeout_ns = kDefaultTeamTimeoutNs;
   const auto all = GDX_TRY(introduce());
+  if (done) done = choose_provider(all);
   if (done) done = check_heaps(all);
   if (done) done = make_heap();
   Statement mine{
@@ -120,13 +131,21 @@ Result<std::shared_ptr<Table>> TeamState::establish(const Result<void>& opened) 
   number_ = statements.front().own[0];
   for (const Statement& statement : statements) windows_->heap_window().parts.push_back(statement.memory);
   const auto mapped = GDX_TRY(choose_ways());
-  auto table = connect_ranks(all, mapped);
+  std::unique_ptr<Poster> poster;
+  if (atomics_ == TeamAtomics::kAgent) poster = GDX_TRY(start_poster(all));
+  auto table = connect_ranks(all, mapped, std::move(poster));
   GDX_TRY(meet({.call = Call::kRest}, table ? Result<void>{} : tl::unexpected(table.error())));
   return table;
 }
 
 Result<void> TeamState::open_connections() {
-  options_ = GDX_TRY(resolve_team_options(options_, hca_->is_software(), hca_->link_layer()));
+  if (!choice_) choice_ = GDX_TRY(provider_choice(options_));
+  if (!choice_->tries_hca()) {
+    hca_ = nullptr;
+    pools_ = {};
+  }
+  options_ = GDX_TRY(resolve_team_options(options_, hca_ == nullptr || hca_->is_software(),
+                                          hca_ == nullptr ? LinkLayer::kEthernet : hca_->link_layer()));
   if (options_.gpu) {
     gpu_ = GDX_TRY(Gpu::open(*options_.gpu));
     if (options_.endpoint.placement == Placement::kGpu && !options_.endpoint.gpu)
@@ -136,12 +155,15 @@ Result<void> TeamState::open_connections() {
   }
   fit(options_.endpoint.slot_count, pools_.nic);
   fit(options_.endpoint.bounce_slot_count, pools_.host);
-  connections_ = GDX_TRY(Connections::listen(*hca_, pools_, options_, gpu_, *world_));
+  connections_ = GDX_TRY(Connections::listen(hca_, pools_, options_, gpu_, *world_));
   return {};
 }
 
 Result<std::vector<TeamState::Introduction>> TeamState::introduce() {
-  Introduction mine{.node = node_identity().value_or(peer::NodeIdentity{}), .memory = {}, .connector = {}};
+  Introduction mine{.node = node_identity().value_or(peer::NodeIdentity{}),
+                    .memory = {},
+                    .provider = choice_.value_or(ProviderChoice{}),
+                    .connector = {}};
   const bool takes = connections_ && options_.heap_memory == HeapMemory::kHost;  // options are in range then
   mine.memory = memory_need(
       takes ? options_.heap_bytes + Windows::area_of(options_, world_->size()).bytes : 0, memory_limits());
@@ -164,7 +186,39 @@ Result<void> TeamState::check_heaps(const std::vector<Introduction>& all) const 
 }
 
 Result<void> TeamState::make_heap() {
-  windows_ = GDX_TRY(Windows::create(*hca_, options_, gpu_, world_->size()));
+  windows_ = GDX_TRY(Windows::create(hca_, options_, gpu_, world_->size()));
+  return {};
+}
+
+Result<void> TeamState::choose_provider(const std::vector<Introduction>& all) {
+  std::vector<ProviderChoice> choices;
+  choices.reserve(all.size());
+  for (const Introduction& rank : all) choices.push_back(rank.provider);
+  provider_ = GDX_TRY(provider_of(choices));
+  if (provider_.empty()) return {};
+  hca_ = nullptr;
+  return check_proxied_options(provider_, options_);
+}
+
+Result<std::unique_ptr<Poster>> TeamState::start_poster(const std::vector<Introduction>& all) {
+  std::vector<peer::NodeIdentity> nodes;
+  nodes.reserve(all.size());
+  for (const Introduction& rank : all) nodes.push_back(rank.node);
+  auto poster = team::start_poster(provider_, {.world = world_,
+                                               .nodes = nodes,
+                                               .options = &options_,
+                                               .abort = connections_->abort_word(),
+                                               .asked = connections_->asked()});
+  const Memory& heap = windows_->window(0).memory;
+  Result<void> done =
+      poster ? (*poster)->set_window(0, heap.data(), heap.bytes()) : tl::unexpected(poster.error());
+  GDX_TRY(meet({.call = Call::kRest}, done));
+  return poster;
+}
+
+Result<void> TeamState::exchange_cards(Poster& poster) {
+  const auto cards = GDX_TRY(world_->allgather_value(poster.card(), options_.timeout_ns));
+  for (std::uint32_t rank = 0; rank < cards.size(); ++rank) GDX_TRY(poster.connect(rank, cards[rank]));
   return {};
 }
 
@@ -184,16 +238,43 @@ Result<std::vector<bool>> TeamState::choose_ways() {
   const std::uint64_t atomic = size == 1 || has_atomics() ? count : 0;
   const auto all = GDX_TRY(meet({.call = Call::kRest, .own = {atomic}}, done));
   const bool all_mapped = std::ranges::all_of(all, [&](const Statement& s) { return s.own[0] == size; });
-  atomics_ = all_mapped ? TeamAtomics::kProcessor : TeamAtomics::kNic;
+  const TeamAtomics by_others = provider_.empty() ? TeamAtomics::kNic : TeamAtomics::kAgent;
+  atomics_ = all_mapped ? TeamAtomics::kProcessor : by_others;
   return mapped;
 }
 
+// Tells the way to each rank, and why it is no other.
+void TeamState::log_ways(const std::vector<bool>& mapped) const {
+  if (!log::enabled(log::Level::kInfo)) return;
+  const Poster* const poster = connections_->poster();
+  const std::string proxied = poster != nullptr ? describe_proxied(*poster) : "";
+  for (std::uint32_t rank = 0; rank < world_->size(); ++rank) {
+    const std::string why = mapped[rank] ? "" : windows_->window(0).mapping->reason(rank);
+    if (poster != nullptr) {
+      log::info("rank {}: {}{}", rank, proxied,
+                mapped[rank] ? "; puts and gets by loads and stores" : fmt::format("; not direct: {}", why));
+    } else if (mapped[rank]) {
+      log::info("rank {}: direct: loads and stores, atomics by {}", rank,
+                atomics_ == TeamAtomics::kProcessor ? "processors" : "the NIC");
+    } else {
+      log::info("rank {}: native: kernels post to HCA {}; not direct: {}", rank, hca_->name(), why);
+    }
+  }
+}
+
 Result<std::shared_ptr<Table>> TeamState::connect_ranks(const std::vector<Introduction>& all,
-                                                        const std::vector<bool>& mapped) {
-  std::vector<bootstrap::ConnectorIdentity> connectors;
-  connectors.reserve(all.size());
-  for (const Introduction& rank : all) connectors.push_back(rank.connector);
-  GDX_TRY(connections_->start(connectors, mapped, atomics_));
+                                                        const std::vector<bool>& mapped,
+                                                        std::unique_ptr<Poster> poster) {
+  if (provider_.empty()) {
+    std::vector<bootstrap::ConnectorIdentity> connectors;
+    connectors.reserve(all.size());
+    for (const Introduction& rank : all) connectors.push_back(rank.connector);
+    GDX_TRY(connections_->start(connectors, mapped, atomics_));
+  } else {
+    if (poster) GDX_TRY(exchange_cards(*poster));
+    GDX_TRY(connections_->start_without_hca(mapped, std::move(poster)));
+  }
+  log_ways(mapped);
   std::vector<std::uint32_t> members(world_->size());
   std::iota(members.begin(), members.end(), 0u);
   auto table = GDX_TRY(make_table(std::move(members)));
@@ -242,6 +323,11 @@ Result<void> TeamState::add_window(void* address, std::uint64_t bytes) {
   for (const Statement& statement : all) window->parts.push_back(statement.memory);
   GDX_TRY(meet({.call = Call::kRest}, windows_->map(*window, *world_)));
   const std::uint32_t w = windows_->count();
+  if (Poster* const poster = connections_->poster(); poster != nullptr) {
+    GDX_TRY(
+        meet({.call = Call::kRest}, poster->set_window(w, window->memory.data(), window->memory.bytes())));
+    GDX_TRY(meet({.call = Call::kRest}, exchange_cards(*poster)));
+  }
   windows_->add(std::move(*window));
   connections_->for_each_table([&](const Table& table) {
     windows_->write(table, w);
@@ -277,6 +363,11 @@ void TeamState::write_handle(const Table& table) const {
   handle.copy = table.copy();
   *table.copy() = handle;
   for (std::uint32_t w = 0; w < windows_->count(); ++w) windows_->show(table, w);
+}
+
+void TeamState::clear_fault(const Table& table) const {
+  *table.fault() = {};
+  connections_->clear_faults();
 }
 
 std::string TeamState::describe_fault(const Table& table) const {

@@ -11,6 +11,7 @@
 #include "host/bootstrap/caller.h"
 #include "host/team/agreement.h"
 #include "host/team/connections.h"
+#include "host/team/provider.h"
 #include "host/team/team_options.h"
 #include "host/team/team_table.h"
 #include "host/team/windows.h"
@@ -34,6 +35,7 @@ class TeamState {
   // Steps of Team::create, in this order. Each is collective unless it says otherwise.
   [[nodiscard]] Result<void> join();        // returns once all ranks have joined
   [[nodiscard]] Result<void> open_parts();  // this rank alone
+  void use(World& world) { world_ = &world; }
   void use(const Hca& hca, World& world, StagingPools pools);
   // Makes the heap, starts the connections, and returns the table of all ranks. `opened`: result of this
   // rank's steps so far.
@@ -48,7 +50,7 @@ class TeamState {
   // Makes records for ranks of the world, this one among them, and the handle in them. Local.
   [[nodiscard]] Result<std::shared_ptr<Table>> make_table(std::vector<std::uint32_t> members);
   [[nodiscard]] std::string describe_fault(const Table& table) const;
-  static void clear_fault(const Table& table) { *table.fault() = {}; }
+  void clear_fault(const Table& table) const;
 
   [[nodiscard]] World& world() { return *world_; }
   [[nodiscard]] Caller& caller() { return caller_; }
@@ -65,9 +67,18 @@ class TeamState {
   [[nodiscard]] Result<void> check_heaps(const std::vector<Introduction>& all) const;
   [[nodiscard]] Result<void> make_heap();
   [[nodiscard]] bool has_atomics() const;
+  // Takes the provider that all ranks' choices lead to, in place of the HCA.
+  [[nodiscard]] Result<void> choose_provider(const std::vector<Introduction>& all);
   [[nodiscard]] Result<std::vector<bool>> choose_ways();
+  // Starts the poster, with the heap as its window. Collective.
+  [[nodiscard]] Result<std::unique_ptr<Poster>> start_poster(const std::vector<Introduction>& all);
+  // Lets the poster know all ranks' windows. Collective; a failure of this rank alone is for the next
+  // meeting.
+  [[nodiscard]] Result<void> exchange_cards(Poster& poster);
   [[nodiscard]] Result<std::shared_ptr<Table>> connect_ranks(const std::vector<Introduction>& all,
-                                                             const std::vector<bool>& mapped);
+                                                             const std::vector<bool>& mapped,
+                                                             std::unique_ptr<Poster> poster);
+  void log_ways(const std::vector<bool>& mapped) const;
   void write_handle(const Table& table) const;
 
   Caller caller_;
@@ -77,6 +88,8 @@ class TeamState {
   const Hca* hca_ = nullptr;
   StagingPools pools_;
   TeamOptions options_;
+  std::optional<ProviderChoice> choice_;
+  std::string provider_;      // empty: ranks that are not mapped are reached by an HCA
   std::uint64_t number_ = 0;  // of rank 0's teams; 0 until all have agreed on it
   std::optional<Gpu> gpu_;
   std::optional<Windows> windows_;

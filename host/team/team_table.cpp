@@ -46,15 +46,20 @@ static void keep(HostPages pages) {
   for (; bytes > kMostBytes; kept.pop_front()) bytes -= kept.front().bytes();
 }
 
-// Without windows every range is refused, and without a queue nothing is there to flush.
-Table::~Table() {
-  if (pages_.data() == nullptr) return;
-  pages_.unmap();
+void Table::forget_peers() const {
   const auto records = fault_at_ / sizeof(TeamPeer);
   for (TeamPeer& peer : std::span(peers(), records)) {
     set_way(peer, PeerWay::kGone);
     peer.state = nullptr;
+    peer.commands = nullptr;
   }
+}
+
+// Without windows every range is refused, and without a queue nothing is there to flush.
+Table::~Table() {
+  if (pages_.data() == nullptr) return;
+  pages_.unmap();
+  forget_peers();
   copy()->window_count = 0;
   keep(std::move(pages_));
 }

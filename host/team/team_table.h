@@ -53,6 +53,8 @@ class Table {
     return peers()[std::size_t{lane} * size() + index];
   }
   [[nodiscard]] TeamFault* fault() const { return reinterpret_cast<TeamFault*>(pages_.data() + fault_at_); }
+  // Makes all ranks unreachable, and their queues and rings unknown.
+  void forget_peers() const;
   // The handle that kernels' code out of line reads.
   [[nodiscard]] TeamHandle* copy() const { return reinterpret_cast<TeamHandle*>(fault() + 1); }
 

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <utility>
 
+#include "host/memory/unregistered.h"
 #include "proto/gpu/team_area.h"
 
 namespace gdx::team {
@@ -21,13 +22,13 @@ Windows::Area Windows::area_of(const TeamOptions& options, std::uint32_t ranks) 
   return {(all + kMaxHeapAlignment - 1) / kMaxHeapAlignment * kMaxHeapAlignment, lane, scratch};
 }
 
-Windows::Windows(const Hca& hca, const TeamOptions& options, const std::optional<Gpu>& gpu,
+Windows::Windows(const Hca* hca, const TeamOptions& options, const std::optional<Gpu>& gpu,
                  std::uint32_t ranks)
-    : hca_(&hca), options_(&options), gpu_(gpu), area_(area_of(options, ranks)), pieces_(options.heap_bytes) {
+    : hca_(hca), options_(&options), gpu_(gpu), area_(area_of(options, ranks)), pieces_(options.heap_bytes) {
   windows_.reserve(kMaxTeamWindows);
 }
 
-Result<Windows> Windows::create(const Hca& hca, const TeamOptions& options, const std::optional<Gpu>& gpu,
+Result<Windows> Windows::create(const Hca* hca, const TeamOptions& options, const std::optional<Gpu>& gpu,
                                 std::uint32_t ranks) {
   Windows windows(hca, options, gpu, ranks);
   auto heap = GDX_TRY(windows.make_heap());
@@ -39,6 +40,7 @@ Result<Windows> Windows::create(const Hca& hca, const TeamOptions& options, cons
 
 Result<Memory> Windows::make_heap() {
   const std::uint64_t bytes = area_.bytes + options_->heap_bytes;
+  if (hca_ == nullptr) return UnregisteredMemory::allocate(bytes);
   if (options_->heap_memory == HeapMemory::kHost) return allocate_shareable_memory(*hca_, bytes);
   gpu_heap_ = GDX_TRY(GpuMemory::allocate(*gpu_, bytes));
   return register_memory(*hca_, gpu_heap_->address(), bytes);
@@ -86,7 +88,8 @@ Result<Window> Windows::register_part(void* address, std::uint64_t bytes) const 
     return fail(Status::kInvalidArgument,
                 fmt::format("{} bytes at {} are in a window of the team already", bytes, address));
   }
-  auto memory = GDX_TRY(register_memory(*hca_, address, bytes));
+  auto memory = hca_ != nullptr ? GDX_TRY(register_memory(*hca_, address, bytes))
+                                : GDX_TRY(UnregisteredMemory::of(address, bytes));
   if (options_->endpoint.placement == Placement::kGpu &&
       memory.registered_by() == RegistrationWay::kHostPages) {
     return fail(

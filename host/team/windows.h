@@ -28,9 +28,9 @@ struct Window {
 class Windows {
  public:
   // Makes this rank's part of the heap, zeroed, with the area for collective calls of `ranks` in front of it.
-  // `options` are complete; they and `hca` outlive this object.
-  // Errors: those of allocate_shareable_memory, GpuMemory, register_memory, Gpu::map.
-  [[nodiscard]] static Result<Windows> create(const Hca& hca, const TeamOptions& options,
+  // `options` are complete; they and `hca` outlive this object. `hca` null: windows are of host memory, and
+  // have no keys. Errors: those of allocate_shareable_memory, GpuMemory, register_memory, Gpu::map.
+  [[nodiscard]] static Result<Windows> create(const Hca* hca, const TeamOptions& options,
                                               const std::optional<Gpu>& gpu, std::uint32_t ranks);
 
   // Registers this rank's part of a further window. Errors: kInvalidArgument (an eighth, overlap, the kind of
@@ -73,7 +73,7 @@ class Windows {
   void show(const Table& table, std::uint32_t w) const;
 
  private:
-  Windows(const Hca& hca, const TeamOptions& options, const std::optional<Gpu>& gpu, std::uint32_t ranks);
+  Windows(const Hca* hca, const TeamOptions& options, const std::optional<Gpu>& gpu, std::uint32_t ranks);
   [[nodiscard]] Result<Memory> make_heap();
   [[nodiscard]] Result<void> map_to_gpu(Window& window) const;
 

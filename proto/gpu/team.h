@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "proto/byte_order.h"
+#include "proto/gpu/command_ring.h"
 #include "proto/gpu/queue.h"
 
 namespace gdx {
@@ -23,14 +24,18 @@ inline constexpr std::uint32_t kMaxTeamWindows = 8;
 //   kMapped --> kDirect                 mapped from the start; connected when first needed
 //   any ------> kGone                   the connection failed: calls return kPeerUnreachable
 //   kDirect --> kMapped                 it failed where processors do the atomics, and the rank is there
+//   kProxied                            from the start, of all ranks of a team or of none
 //
-// A further way takes the next number, such as a proxy that posts for the kernel.
+// A further way takes the next number.
 enum class PeerWay : std::uint32_t {
   kNone = 0,    // not connected: a call asks for a connection and waits
   kNative = 1,  // the kernel posts to the NIC
   kMapped = 2,  // loads and stores; no queue pair yet
   kDirect = 3,  // loads and stores, with a queue pair for probes and for the NIC's atomics
   kGone = 4,
+  // Commands to a thread of the host, which posts them. Puts and gets are loads and stores where the rank's
+  // windows are mapped; its signals and atomics are commands all the same.
+  kProxied = 5,
 };
 
 // A peer's part of a window.
@@ -38,7 +43,7 @@ struct TeamPeerWindow {
   std::uint64_t address;  // at the peer's NIC
   Be32 rkey;
   std::uint32_t reserved;
-  std::byte* mapped;  // the same bytes in this process; null unless the way is kMapped or kDirect
+  std::byte* mapped;  // the same bytes in this process; null unless kernels reach them by loads and stores
 };
 
 // The record of one peer on one lane. The host writes `way` last, by the first word of 8 B. The rows of 16 B
@@ -55,7 +60,10 @@ struct alignas(16) TeamPeer {
   std::uint32_t queue_pair_word;  // as a WQE's second word
   std::uint32_t block_mask;       // of the send queue
   TeamPeerWindow windows[kMaxTeamWindows];
-  EndpointHandle endpoint;  // shared; valid when the way is kNative or kDirect
+  EndpointHandle endpoint;            // shared; valid when the way is kNative or kDirect
+  const CommandRingHandle* commands;  // of the lane; null unless the way is kProxied
+  std::uint32_t command_rank;         // of the peer in commands, which is that in the world
+  std::uint32_t reserved;
 
   // Returns the record's first word with `new_way`. The host stores it at once, last, with a release.
   [[nodiscard]] constexpr std::uint64_t first_word(PeerWay new_way) const {
@@ -88,11 +96,12 @@ struct TeamWindow {
   std::uint32_t reserved;
 };
 
-// Path of all atomic changes of words, of signals that add among them. Processors' atomics and a NIC's are
-// not atomic with each other.
+// Path of all atomic changes of words, of signals that add among them. Processors' atomics, a NIC's and those
+// of an agent's thread are not atomic with each other.
 enum class TeamAtomics : std::uint32_t {
   kProcessor = 0,  // every rank is mapped by every other
   kNic = 1,        // for mapped ranks and for this rank, too
+  kAgent = 2,      // the poster of the rank that has the word: of every rank, this one and mapped ones, too
 };
 
 // Rank of a wait that names none, and so probes none.
