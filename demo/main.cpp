@@ -43,6 +43,7 @@ struct Options {
   std::uint32_t messages = 0;
   std::vector<std::string> modes = {"pull", "push", "inline", "bounce"};
   std::string direct = "off";
+  std::string provider;
   bool adaptive_routing = false;
   bool break_memory = false;
   int kill_rank = kNobody;
@@ -70,8 +71,9 @@ struct Row {
   }
 };
 
-// Row for direct peers, for which a put is a copy and has no mode.
+// Rows for peers to whom a put has no mode: it is a copy, or a command to a thread of the host.
 constexpr char kDirectRow[] = "direct";
+constexpr char kProxiedRow[] = "proxied";
 
 // Returns the longest message that a mode shows.
 std::uint64_t most_bytes(const Options& options, Mode mode) {
@@ -80,7 +82,7 @@ std::uint64_t most_bytes(const Options& options, Mode mode) {
 }
 
 Result<Mode> parse_mode(const std::string& text) {
-  if (text == kDirectRow) return Mode::kAuto;
+  if (text == kDirectRow || text == kProxiedRow) return Mode::kAuto;
   if (text == "pull") return Mode::kPull;
   if (text == "push") return Mode::kPush;
   if (text == "inline") return Mode::kInline;
@@ -121,10 +123,11 @@ int progress_and_die() {
   return progress();
 }
 
-// Returns resent packets if the HCA counts them, otherwise the events that cause resends.
-std::uint64_t retransmissions(const Hca& hca) {
-  if (const auto packets = hca.counter("softhca_retransmitted_packets")) return *packets;
-  return hca.counter("packet_seq_err").value_or(0) + hca.counter("local_ack_timeout_err").value_or(0);
+// Returns resent packets if the HCA counts them, otherwise the events that cause resends; 0 without an HCA.
+std::uint64_t retransmissions(const Hca* hca) {
+  if (hca == nullptr) return 0;
+  if (const auto packets = hca->counter("softhca_retransmitted_packets")) return *packets;
+  return hca->counter("packet_seq_err").value_or(0) + hca->counter("local_ack_timeout_err").value_or(0);
 }
 
 // Options of mode `auto`: the buffers are host memory on either layer.
@@ -138,20 +141,27 @@ ModeOptions auto_modes(const Gpu* gpu) {
 // One rank's resources, connected to its peer.
 class Rank {
  public:
-  // `gpu`: runs the kernels; null on the CPU layer.
-  static Result<Rank> connect(Hca opened, const Gpu* gpu, World& world, const Options& options);
+  // `opened`: none where ranks are proxied. `gpu`: runs the kernels; null on the CPU layer.
+  static Result<Rank> connect(std::optional<Hca> opened, const Gpu* gpu, World& world,
+                              const Options& options);
 
   Result<Row> run(World& world, const std::string& mode, const Case& shape, bool die);
-  // nullopt: this HCA audits nothing.
+  // nullopt: this HCA audits nothing, or there is none.
   [[nodiscard]] std::optional<std::uint64_t> staging_violations() const {
+    if (!hca_) return std::nullopt;
     const auto count = hca_->counter("softhca_staging_violations");
     return count ? std::optional(*count) : std::nullopt;
   }
-  [[nodiscard]] const Hca& hca() const { return *hca_; }
+  [[nodiscard]] const Hca* hca() const { return hca_.get(); }
   [[nodiscard]] bool can_run(const std::string& mode) const { return mode != "push" || pushes_; }
   [[nodiscard]] bool is_direct() const {
     const PeerWay way = team_.way(peer_rank_);
     return way == PeerWay::kMapped || way == PeerWay::kDirect;
+  }
+  // Returns the modes that a put to the peer has.
+  [[nodiscard]] std::vector<std::string> modes(const Options& options) const {
+    if (is_direct()) return {kDirectRow};
+    return team_.way(peer_rank_) == PeerWay::kProxied ? std::vector<std::string>{kProxiedRow} : options.modes;
   }
 
  private:
@@ -192,25 +202,32 @@ Result<std::unique_ptr<StagingPool>> make_staging(const Hca& hca, const Gpu* gpu
   return std::make_unique<StagingPool>(std::move(made));
 }
 
-Result<Rank> Rank::connect(Hca opened, const Gpu* gpu, World& world, const Options& options) {
-  auto hca = std::make_unique<Hca>(std::move(opened));
-  auto staging = GDX_TRY(make_staging(*hca, gpu, options));
-  StagingOptions in_host = StagingOptions::in_host_memory();
-  in_host.threshold_percent = kThresholdPercent;
-  auto made = GDX_TRY(StagingPool::create(*hca, in_host));
-  auto bounce = std::make_unique<StagingPool>(std::move(made));
+Result<Rank> Rank::connect(std::optional<Hca> opened, const Gpu* gpu, World& world, const Options& options) {
+  std::unique_ptr<Hca> hca;
+  std::unique_ptr<StagingPool> staging;
+  std::unique_ptr<StagingPool> bounce;
+  if (opened) {
+    hca = std::make_unique<Hca>(std::move(*opened));
+    staging = GDX_TRY(make_staging(*hca, gpu, options));
+    StagingOptions in_host = StagingOptions::in_host_memory();
+    in_host.threshold_percent = kThresholdPercent;
+    auto made = GDX_TRY(StagingPool::create(*hca, in_host));
+    bounce = std::make_unique<StagingPool>(std::move(made));
+  }
   const TeamOptions team_options{
       .heap_bytes = options.max_bytes + kHeapSpareBytes,
       .endpoint = {.slot_count = staging ? options.slot_count : 0,
-                   .bounce_slot_count = bounce->slot_count(),
+                   .bounce_slot_count = bounce ? bounce->slot_count() : 0,
                    .sharing = Sharing::kShared,
                    .auto_modes = auto_modes(gpu),
                    .timeout_ns = unless_set(kCallTimeoutVariable, kWaitTimeoutNs),
                    .retry_count = unless_set<std::uint8_t>(kRetryCountVariable, 7),
                    .adaptive_routing = options.adaptive_routing ? std::optional(true) : std::nullopt},
       .direct = direct_choice(options),
-      .timeout_ns = kExchangeTimeoutNs};
-  auto team = GDX_TRY(Team::create(*hca, world, {staging.get(), bounce.get()}, team_options));
+      .timeout_ns = kExchangeTimeoutNs,
+      .provider = options.provider.empty() ? std::nullopt : std::optional(options.provider)};
+  auto team = GDX_TRY(hca ? Team::create(*hca, world, {staging.get(), bounce.get()}, team_options)
+                          : Team::create(world, team_options));
   auto* const buffer = GDX_TRY(team.allocate<std::byte>(options.max_bytes));
   auto* const signals = GDX_TRY(team.allocate<std::uint64_t>(kSignalWords));
   auto* const outcome = GDX_TRY(team.allocate<Outcome>(1));
@@ -235,7 +252,7 @@ std::string Rank::blame(const World& world, Status status) const {
 }
 
 Result<Row> Rank::run(World& world, const std::string& mode, const Case& shape, bool die) {
-  const std::uint64_t retransmissions_before = retransmissions(*hca_);
+  const std::uint64_t retransmissions_before = retransmissions(hca_.get());
   const auto die_in_time =
       is_direct() ? progress_and_die<kDirectStepsToLive> : progress_and_die<kStepsToLive>;
   const auto on_wait = die ? die_in_time : progress;
@@ -253,7 +270,7 @@ Result<Row> Rank::run(World& world, const std::string& mode, const Case& shape, 
     std::uint64_t retransmissions;
   };
   const auto shares = GDX_TRY(world.allgather_value(
-      Share{outcome, retransmissions(*hca_) - retransmissions_before}, kExchangeTimeoutNs));
+      Share{outcome, retransmissions(hca_.get()) - retransmissions_before}, kExchangeTimeoutNs));
   const Share& sent = shares[kSenderRank];
   const Share& received = shares[1 - kSenderRank];
   return Row{mode,
@@ -265,15 +282,18 @@ Result<Row> Rank::run(World& world, const std::string& mode, const Case& shape, 
 }
 
 // Conditions of the figures.
-std::string label(const Hca& hca) {
-  return fmt::format(
-      "measured: {}, kernels on {}, {} cores, three quarters of each staging pool lent at most",
-      hca.is_software() ? "software HCA" : fmt::format("HCA {}", hca.name()),
-      kernels_run_on_gpu() ? "the GPU" : "the CPU layer", std::thread::hardware_concurrency());
+std::string label(const Hca* hca, const Options& options) {
+  const std::string kernels =
+      fmt::format("kernels on {}, {} cores", kernels_run_on_gpu() ? "the GPU" : "the CPU layer",
+                  std::thread::hardware_concurrency());
+  if (hca == nullptr)
+    return fmt::format("measured: a thread of the host posts by provider {}, {}", options.provider, kernels);
+  return fmt::format("measured: {}, {}, three quarters of each staging pool lent at most",
+                     hca->is_software() ? "software HCA" : fmt::format("HCA {}", hca->name()), kernels);
 }
 
-void print_header(const Hca& hca) {
-  print("{}\n", label(hca));
+void print_header(const Hca* hca, const Options& options) {
+  print("{}\n", label(hca, options));
   print("{:<7}{:>8}{:>10}{:>14}{:>11}{:>15}{:>17}{:>10}\n", "mode", "size", "messages", "round trip us",
         "GB/s", "credit stalls", "retransmissions", "verified");
 }
@@ -301,10 +321,8 @@ Result<std::vector<Row>> run_cases(World& world, Rank& rank, const Options& opti
   std::vector<Row> rows;
   std::uint64_t sequence = 1;
   const bool speaks = world.rank() == kSenderRank && !options.json;
-  if (speaks) print_header(rank.hca());
-  const std::vector<std::string> modes =
-      rank.is_direct() ? std::vector<std::string>{kDirectRow} : options.modes;
-  for (const std::string& mode_name : modes) {
+  if (speaks) print_header(rank.hca(), options);
+  for (const std::string& mode_name : rank.modes(options)) {
     if (!rank.can_run(mode_name)) continue;
     const Mode mode = *parse_mode(mode_name);
     const std::uint64_t most = most_bytes(options, mode);
@@ -365,13 +383,15 @@ Result<int> run(const Options& options, const Gpu* gpu) {
         {Status::kInvalidArgument,
          fmt::format("the demo has 2 ranks, this world has {}: start it as `gdx demo`", world_options.size)});
   }
-  auto hca =
-      // before the other ranks join, so that a fault here is reported at once
-      Hca::open({.name = options.hca, .rank = world_options.rank});
-  if (!hca && hca.error().status == Status::kNotFound) return refuse(hca.error());
-  if (!hca) return tl::unexpected(hca.error());
+  std::optional<Hca> hca;
+  if (options.provider.empty()) {
+    // before the other ranks join, so that a fault here is reported at once
+    auto opened = Hca::open({.name = options.hca, .rank = world_options.rank});
+    if (!opened && opened.error().status == Status::kNotFound) return refuse(opened.error());
+    hca = GDX_TRY(std::move(opened));
+  }
   auto world = GDX_TRY(World::join(world_options));
-  auto rank = Rank::connect(std::move(*hca), gpu, world, options);
+  auto rank = Rank::connect(std::move(hca), gpu, world, options);
   if (!rank && rank.error().status == Status::kInvalidArgument) return refuse(rank.error());
   if (!rank) return tl::unexpected(rank.error());
 
@@ -384,10 +404,11 @@ Result<int> run(const Options& options, const Gpu* gpu) {
   if (world.rank() != kSenderRank) return exit_status;
 
   if (options.json) {
-    nlohmann::json out{{"label", label(rank->hca())},
-                       {"hca", rank->hca().name()},
-                       {"verified", verified},
-                       {"staging_violations", audited ? nlohmann::json(found) : nlohmann::json()}};
+    nlohmann::json out{
+        {"label", label(rank->hca(), options)},
+        {"hca", rank->hca() == nullptr ? nlohmann::json() : nlohmann::json(rank->hca()->name())},
+        {"verified", verified},
+        {"staging_violations", audited ? nlohmann::json(found) : nlohmann::json()}};
     for (const Row& row : rows) out["rows"].push_back(to_json(row));
     print("{}\n", out.dump(2));
   } else {
@@ -395,7 +416,8 @@ Result<int> run(const Options& options, const Gpu* gpu) {
         "\nround trip: put+signal until the peer's answering signal arrives; GB/s: put+signal until the "
         "local "
         "flush.\n{}\n{}\n",
-        audit_text(audited ? std::optional(found) : std::nullopt),
+        rank->hca() == nullptr ? "no HCA, and so no audit of staging slots"
+                               : audit_text(audited ? std::optional(found) : std::nullopt),
         verified ? "every byte of every message was right" : "DAMAGED: bytes arrived wrong");
   }
   return exit_status;
@@ -437,6 +459,8 @@ int run_command_line(int argc, char** argv) {
          "--direct", options.direct,
          "on: loads and stores to the peer's memory, or fail; auto: where they work, by $GDX_DIRECT (off)")
       .check(command_line::one_of({"auto", "on", "off"}));
+  app.add_option("--provider", options.provider,
+                 "A thread of the host posts by this provider of libfabric, such as tcp, in place of an HCA");
   app.add_flag("--adaptive-routing", options.adaptive_routing,
                "Data may land in any order, and signals wait for it");
   app.add_flag("--break-memory", options.break_memory, "Damage one byte at the target: the demo must fail");

@@ -54,6 +54,23 @@ case $case_name in
     run 100 "$gdx" run -- "$gdx" info
     expect '^  port +active, 100 Gb/s, InfiniBand, MTU 4096 B of 4096, requires a GRH, P_Keys 0xffff 0x8001$'
     ;;
+  provider)
+    run 250 "$gdx" demo --hardware --provider tcp --max-bytes 32768 --messages 5
+    if [ "$status" -ne 0 ] && grep -E 'without libfabric|no libfabric here' "$out" >/dev/null; then
+      echo "SKIPPED: $(cat "$out")"
+      exit 77
+    fi
+    expect_status 0
+    [ "$(grep -cE '^proxied .* yes$' "$out")" -eq 5 ] || fail "not 5 verified rows"
+    expect '^measured: a thread of the host posts by provider tcp, kernels on the CPU layer'
+    expect '^every byte of every message was right$'
+    run 100 "$gdx" demo --hardware --provider tcp --break-memory --max-bytes 4096 --messages 5
+    expect_failure
+    expect 'NO \(1 B\)'
+    run 100 "$gdx" demo --hardware --provider nothing
+    expect_failure
+    expect "libfabric has no provider 'nothing'"
+    ;;
   partitions)
     # One rank in either partition: each says so at once, long before a put would have been given up.
     export GDX_SOFTHCA_LINK_LAYER=infiniband GDX_SOFTHCA_PKEYS=0xffff,0x8001

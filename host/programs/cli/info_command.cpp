@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <cstdlib>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -14,6 +15,7 @@
 #include "host/hca/hca.h"
 #include "host/programs/cli/commands.h"
 #include "host/programs/cli/describe_hca.h"
+#include "host/team/team_options.h"
 
 namespace gdx {
 namespace {
@@ -89,10 +91,18 @@ std::string staging_text(const Json& staging) {
                      slots("bounce_slot_count", "bounce_slot_bytes"));
 }
 
+std::string teams_text(const Json& provider) {
+  if (provider.is_null())
+    return fmt::format("by this HCA, and by loads and stores; without it by {} (gdx proxy --explain)",
+                       kProviderVariable);
+  return fmt::format("a thread of the host posts: {}={}", kProviderVariable, string_of(provider));
+}
+
 void print_text(const Json& hca) {
   print("{}\n", string_of(hca["name"]));
   print_row("gdx", string_of(hca["gdx_version"]));
   print_row("launch", string_of(hca["launch"]));
+  print_row("teams", teams_text(hca["provider"]));
   if (!hca["usable"].get<bool>()) {
     print_row("usable", "no: " + string_of(hca["reason"]));
     return;
@@ -123,6 +133,17 @@ void print_text(const Json& hca) {
   print_gpus(hca["cuda"]);
 }
 
+// Adds the way on which a machine without an HCA has teams.
+Error with_other_way(Error error) {
+  if (error.status == Status::kNoDevice) {
+    error.message += fmt::format(
+        "; teams need none with {}=tcp, where a thread of the host posts (gdx proxy "
+        "--explain)",
+        kProviderVariable);
+  }
+  return error;
+}
+
 // Marks the HCA that a program gets which names none and whose kernels run on GPU 0.
 void mark_chosen(Json& hcas) {
   const auto chosen = Hca::open({.in_this_process = true, .gpu = 0});
@@ -145,10 +166,14 @@ int print_info(const std::string& wanted, bool as_json) {
     const auto hca = Hca::open({.name = name, .in_this_process = true});
     if (hca) exit_status = 0;
     // Reports the error alone for an HCA that was named, or for the only one.
-    if (!hca && names.size() == 1) return report(hca.error());
+    if (!hca && names.size() == 1) return report(with_other_way(hca.error()));
     hcas.push_back(hca ? describe_hca(*hca) : describe_unusable(name, hca.error()));
   }
-  for (Json& hca : hcas) hca["launch"] = describe_launch();
+  const char* const provider = std::getenv(kProviderVariable);
+  for (Json& hca : hcas) {
+    hca["launch"] = describe_launch();
+    hca["provider"] = provider == nullptr ? Json() : Json(provider);
+  }
   if (wanted.empty()) mark_chosen(hcas);  // last, because it loads the driver
   if (as_json) {
     print("{}\n", hcas.dump(2, ' ', false, Json::error_handler_t::replace));
