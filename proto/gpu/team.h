@@ -13,7 +13,7 @@
 namespace gdx {
 
 // Must rise on every change of a struct here, because kernels refuse a handle of another version.
-inline constexpr std::uint32_t kTeamLayoutVersion = 4;
+inline constexpr std::uint32_t kTeamLayoutVersion = 5;
 
 // Windows of a team. Window 0 is the symmetric heap.
 inline constexpr std::uint32_t kMaxTeamWindows = 8;
