@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <sstream>
+#include <string_view>
 
 #include "host/bootstrap/meeting_place.h"
 #include "host/poster/contract.h"
@@ -20,7 +21,9 @@ constexpr int kUnknownMbits = 10'000;
 constexpr std::uint64_t kBitsPerMbit = 1'000'000;
 
 Result<std::string> choose_provider(bool insecure) {
-  if (const char* const named = std::getenv(kProviderVariable)) return std::string(named);
+  const char* const set = std::getenv(kProviderVariable);
+  const std::string_view named = set == nullptr ? "" : set;
+  if (!named.empty() && named != "auto") return std::string(named);
   for (const char* const provider : kNics) {
     if (libfabric_nics({.provider = provider, .address = {}, .insecure = insecure}))
       return std::string(provider);
