@@ -41,8 +41,7 @@ enum class CollectiveKind : std::uint32_t {
   kAllToAllV,
   kReduce,
   kReduceScatter,
-  kAllReduce,
-  kAllToAllV
+  kAllReduce
 };
 
 // Mixes what all ranks must give alike to a call. `reduction` is of enum Reduce.
