@@ -1,4 +1,4 @@
-// Calls of a team on a proxied rank: commands to the host's poster, and loads and stores where the rank's
+// Calls of a team on a proxied rank: commands to the host's poster, and stores of puts where the rank's
 // windows are mapped. All of it is behind the branch that refuses a call, so other ways pay no instruction.
 #pragma once
 
@@ -103,13 +103,11 @@ GDX_DEVICE Status signal_by_command(const TeamPeer& peer, const TeamSignal& sign
   return put_by_command<S>(peer, {}, {}, nullptr, 0, signal, false);
 }
 
+// A command for a mapped rank, too, because loads would not see signals and atomics that its agent has yet to
+// apply.
 template <Scope S>
 GDX_DEVICE Status get_by_command(const TeamPeer& peer, const TeamPlace& to, const TeamPlace& from,
-                                 std::byte* target, std::uint64_t bytes) {
-  if (peer.windows[from.window].mapped != nullptr) {
-    copy_direct<S>(target, mapped_of(peer, from), bytes);
-    return Status::kOk;
-  }
+                                 std::uint64_t bytes) {
   return scope_by_leader<S>([&] {
     return give_command(&peer, {CommandOperation::kGet, 0, from, to, bytes, 0, {}}, false);
   });

@@ -303,7 +303,7 @@ GDX_DEVICE Status get_in_team(const TeamHandle& team, const TeamPut& get) {
     return bad;
   const TeamRoute route = route_to<S>(team, get.rank, false);
   if (route.status != Status::kOk) {
-    return route.way == PeerWay::kProxied ? get_by_command<S>(*route.peer, to, from, get.to, get.bytes)
+    return route.way == PeerWay::kProxied ? get_by_command<S>(*route.peer, to, from, get.bytes)
                                           : route.status;
   }
   if (route.way != PeerWay::kNative) {

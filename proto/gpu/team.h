@@ -33,8 +33,8 @@ enum class PeerWay : std::uint32_t {
   kMapped = 2,  // loads and stores; no queue pair yet
   kDirect = 3,  // loads and stores, with a queue pair for probes and for the NIC's atomics
   kGone = 4,
-  // Commands to a thread of the host, which posts them. Puts and gets are loads and stores where the rank's
-  // windows are mapped; its signals and atomics are commands all the same.
+  // Commands to a thread of the host, which posts them. Puts are stores where the rank's windows are
+  // mapped; gets, signals and atomics are commands all the same, in one order.
   kProxied = 5,
 };
 

@@ -93,7 +93,7 @@ void expect_calls_between_windows(Team& team, std::uint64_t* heap, std::uint64_t
               gdx_put_value(handle, reinterpret_cast<Wide*>(window + 2), Wide{team.rank() + 1u, lane}, next),
               gdx_put_value(handle, reinterpret_cast<std::uint8_t*>(window + 4), std::uint8_t{9}, next),
               gdx_signal(handle, window + 5, lane + 1, SignalOp::kSet, next),
-              gdx_get(handle, heap + 2, window + 2, 16, next),
+              gdx_get(handle, heap + 8, window + 2, 32, next),
               gdx_fetch_add(handle, heap + 4, window + 6, 5, next),
               gdx_compare_swap(handle, window + 8, window + 7, lane, lane + 1, next),
               gdx_flush(handle, next),
@@ -104,8 +104,9 @@ void expect_calls_between_windows(Team& team, std::uint64_t* heap, std::uint64_t
     EXPECT_EQ(window[2], before + 1u);
     EXPECT_EQ(window[3], lane);
     EXPECT_EQ(window[4], 9u);
-    EXPECT_EQ(heap[2], team.rank() + 1u) << "the get saw the value before it";
-    EXPECT_EQ(heap[3], lane);
+    EXPECT_EQ(heap[8], team.rank() + 1u) << "the get saw the value before it";
+    EXPECT_EQ(heap[9], lane);
+    EXPECT_EQ(heap[11], lane + 1) << "and the signal";
     EXPECT_EQ(heap[4], 5 * lane);
     EXPECT_EQ(window[8], lane);
     must(team.barrier());
