@@ -87,7 +87,7 @@ Result<Request*> Communicator::receive(std::span<void* const> data, std::span<co
 
 Result<bool> Communicator::test(Request* request, int* bytes) {
   if (request->direction == Direction::kSend) {
-    const auto sent = peer_->sent(request->number);
+    auto sent = peer_->sent(request->number);
     if (sent && !*sent) return false;
     if (bytes != nullptr) *bytes = static_cast<int>(request->bytes);
     end(request);

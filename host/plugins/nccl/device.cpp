@@ -82,6 +82,7 @@ Result<std::vector<Device>> find_devices() {
     nics = GDX_TRY(libfabric_nics(options));
   }
   std::vector<Device> devices;
+  devices.reserve(nics.size());
   for (const LibfabricNic& nic : nics) devices.push_back(GDX_TRY(device_of(nic, options)));
   if (devices.empty())
     return fail(Status::kInvalidArgument,

@@ -230,9 +230,11 @@ constexpr Net<Properties> net() {
 }  // namespace
 }  // namespace gdx::nccl
 
+// NOLINTBEGIN(readability-identifier-naming): the names are NCCL's
 extern "C" {
 extern const gdx::nccl::NetV11 ncclNetPlugin_v11;
 extern const gdx::nccl::NetV12 ncclNetPlugin_v12;
 const gdx::nccl::NetV11 ncclNetPlugin_v11 = gdx::nccl::net<gdx::nccl::PropertiesV11>();
 const gdx::nccl::NetV12 ncclNetPlugin_v12 = gdx::nccl::net<gdx::nccl::PropertiesV12>();
 }
+// NOLINTEND(readability-identifier-naming)
