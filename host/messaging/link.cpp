@@ -7,8 +7,6 @@
 #include <cstddef>
 #include <cstring>
 
-#include "base/clock.h"
-
 namespace gdx::messaging {
 namespace {
 
@@ -50,7 +48,7 @@ Result<std::uint64_t> Link::send(std::int32_t tag, std::uint64_t bytes, const Po
   Send& send = sends_[number % kMostSends];
   send = {.state = SendState::kWaiting, .number = number, .from = from, .bytes = bytes};
   ++open_sends_;
-  if (!lost_) match(monotonic_ns());
+  if (!lost_) match();
   return number;
 }
 
@@ -62,11 +60,11 @@ Result<std::uint64_t> Link::receive(std::span<const Part> parts) {
   for (std::uint64_t& word : control_->arrivals[place])
     std::atomic_ref(word).store(0, std::memory_order_relaxed);
   ++open_groups_;
-  if (!lost_) announce(announcement, monotonic_ns());
+  if (!lost_) announce(announcement);
   return announcement.group;
 }
 
-void Link::announce(const Announcement& announcement, std::uint64_t now_ns) {
+void Link::announce(const Announcement& announcement) {
   const std::size_t place = announcement.group % kMostGroups;
   control_->announcing[place] = announcement;
   Command command{};
@@ -81,7 +79,7 @@ void Link::announce(const Announcement& announcement, std::uint64_t now_ns) {
   command.value = announcement.group + 1;
   announcing_used_[place] = true;
   announcing_index_[place] = next_index_;
-  executor_->take(0, next_index_++, command, now_ns);
+  executor_->take(0, next_index_++, command);
 }
 
 Result<bool> Link::sent(std::uint64_t number) {
@@ -147,7 +145,7 @@ void Link::take_announcements() {
   }
 }
 
-void Link::match(std::uint64_t now_ns) {
+void Link::match() {
   while (const auto match = sends_to_.next_match()) {
     Send& send = sends_[match->send % kMostSends];
     Command command{};
@@ -165,7 +163,7 @@ void Link::match(std::uint64_t now_ns) {
     send.ordinal = next_ordinal_++;
     undelivered_.push_back(send.index);
     const PutEnds ends{send.from, {match->receive.address, match->receive.key}};
-    executor_->take_put(0, send.index, command, ends, now_ns);
+    executor_->take_put(0, send.index, command, ends);
   }
 }
 
@@ -173,7 +171,7 @@ bool Link::progress(std::uint64_t now_ns) {
   if (lost_ || port_failed_) return false;
   if (!failure_) {
     take_announcements();
-    match(now_ns);
+    match();
   }
   const auto done = executor_->progress(now_ns);
   port_failed_ = !done;

@@ -93,12 +93,12 @@ class Link {
 
   Link(std::unique_ptr<Executor> executor, End end);
   void take_announcements();
-  void match(std::uint64_t now_ns);
+  void match();
   // No source of a send is needed any more.
   [[nodiscard]] bool has_sent_all() const {
     return sends_to_.posted() == next_ordinal_ && undelivered_.empty();
   }
-  void announce(const Announcement& announcement, std::uint64_t now_ns);
+  void announce(const Announcement& announcement);
 
   std::uint32_t peer_;
   std::unique_ptr<Control> control_;  // outlives the executor, which peers write through

@@ -14,6 +14,9 @@ namespace {
 
 constexpr std::size_t kOperations = 1024;
 constexpr std::size_t kMostEntries = 1024;  // of a flow
+constexpr std::uint64_t kForever = ~std::uint64_t{0};
+constexpr std::uint64_t kTurnsOfBound = 8;  // the fewest calls of progress() in which a rank is given up
+constexpr std::uint32_t kMostBusyTurns = 64;
 constexpr std::uint64_t kWord = sizeof(std::uint64_t);
 
 constexpr std::uint8_t kSignals = kCommandSignalSet | kCommandSignalAdd;
@@ -187,23 +190,23 @@ Status Executor::refusal_of(const Flow& flow, const Command& command, bool in_wi
   return Status::kOk;
 }
 
-void Executor::take(std::uint32_t lane, std::uint64_t index, const Command& command, std::uint64_t now_ns) {
-  add_entry(lane, {.command = command, .ends = {}, .index = index}, now_ns);
+void Executor::take(std::uint32_t lane, std::uint64_t index, const Command& command) {
+  add_entry(lane, {.command = command, .ends = {}, .index = index});
 }
 
-void Executor::take_put(std::uint32_t lane, std::uint64_t index, const Command& command, const PutEnds& ends,
-                        std::uint64_t now_ns) {
-  add_entry(lane, {.command = command, .ends = ends, .index = index}, now_ns);
+void Executor::take_put(std::uint32_t lane, std::uint64_t index, const Command& command,
+                        const PutEnds& ends) {
+  add_entry(lane, {.command = command, .ends = ends, .index = index});
 }
 
-void Executor::add_entry(std::uint32_t lane, Entry added, std::uint64_t now_ns) {
+void Executor::add_entry(std::uint32_t lane, Entry added) {
   const Command& command = added.command;
   Flow& flow = flow_of(lane, command.rank);
   if (flow.failure.status != Status::kOk) return publish(flow, added.index + 1);
   const Status refusal = refusal_of(flow, command, !added.ends);
   if (flow.entries.empty()) {
     ++busy_flows_;
-    flow.progress_ns = now_ns;
+    flow.progress_ns = ran_ns_;
   }
   flow.entries.push_back(added);
   if (refusal != Status::kOk) {
@@ -214,25 +217,25 @@ void Executor::add_entry(std::uint32_t lane, Entry added, std::uint64_t now_ns) 
 }
 
 // Gives up a rank from which commands, or an echo, are due, and nothing came.
-void Executor::check_silence(Flow& flow, std::uint64_t now_ns) {
+void Executor::check_silence(Flow& flow) {
   constexpr std::uint64_t kNsPerMs = 1'000'000;
   const bool waits = !flow.entries.empty() || flow.echo_wanted;
-  if (!waits || now_ns - flow.progress_ns < options_.peer_timeout_ns) return;
+  if (flow.failure.status != Status::kOk || !waits || ran_ns_ - flow.progress_ns < options_.peer_timeout_ns)
+    return;
   fail_flow(flow,
             {Status::kPeerUnreachable,
              fmt::format("{} to rank {} is not complete, and nothing was for {} ms (provider {}): the rank "
                          "is dead, or its poster does not run",
                          flow.entries.empty() ? "an echo" : name_of(flow.entries.front().command), flow.rank,
-                         (now_ns - flow.progress_ns) / kNsPerMs, traits().provider)});
+                         (ran_ns_ - flow.progress_ns) / kNsPerMs, traits().provider)});
 }
 
-void Executor::probe(std::uint32_t lane, std::uint32_t rank, std::uint64_t now_ns) {
+void Executor::probe(std::uint32_t lane, std::uint32_t rank) {
   Flow& flow = flow_of(lane, rank);
-  if (flow.failure.status == Status::kOk && peers_[rank].connected && flow.entries.empty())
-    want_echo(flow, now_ns);
+  if (flow.failure.status == Status::kOk && peers_[rank].connected && flow.entries.empty()) want_echo(flow);
 }
 
-Result<bool> Executor::is_complete(Target& target, std::uint64_t now_ns) {
+Result<bool> Executor::is_complete(Target& target) {
   bool complete = true;
   target.messages.resize(options_.ranks, ~std::uint64_t{0});
   for (std::uint32_t rank = 0; rank < options_.ranks; ++rank) {
@@ -246,23 +249,35 @@ Result<bool> Executor::is_complete(Target& target, std::uint64_t now_ns) {
     if (sent && target.messages[rank] > flow.messages) target.messages[rank] = flow.messages;
     if (sent && flow.answered >= target.messages[rank]) continue;
     complete = false;
-    if (sent) want_echo(flow, now_ns);
+    if (sent) want_echo(flow);
   }
   return complete;
 }
 
+// A turn that comes late counts for little: this process stood still, and peers may have answered meanwhile.
+void Executor::count_time(std::uint64_t now_ns) {
+  const std::uint64_t since_ns = now_ns > now_ns_ ? now_ns - now_ns_ : 0;
+  ran_ns_ += std::min(since_ns, options_.peer_timeout_ns / kTurnsOfBound);
+  now_ns_ = std::max(now_ns, now_ns_);
+}
+
 Result<int> Executor::progress(std::uint64_t now_ns) {
+  count_time(now_ns);
   int done = post_answers();
   for (Flow& flow : flows_) {
     if (flow.entries.empty() && !flow.echo_wanted) continue;
     done += post_all(flow);
     if (flow.echo_wanted) send_echo(flow);
-    complete(flow, now_ns);
-    if (flow.failure.status == Status::kOk) check_silence(flow, now_ns);
+    complete(flow);
   }
   events_.clear();
   GDX_TRY(port_->poll(events_));
-  for (const PortEvent& event : events_) on_event(event, now_ns);
+  for (const PortEvent& event : events_) on_event(event);
+  // Signs of a rank may lie behind these events, though not behind any number of them.
+  if (options_.peer_timeout_ns != kForever && (events_.empty() || ++busy_turns_ == kMostBusyTurns)) {
+    busy_turns_ = 0;
+    for (Flow& flow : flows_) check_silence(flow);
+  }
   return done + static_cast<int>(events_.size());
 }
 
@@ -277,7 +292,7 @@ void Executor::publish(const Flow& flow, std::uint64_t done) {
 }
 
 // Completes commands in their order, because the word that kernels poll counts them.
-void Executor::complete(Flow& flow, std::uint64_t now_ns) {
+void Executor::complete(Flow& flow) {
   std::uint64_t done = 0;
   while (!flow.entries.empty() && flow.entries.front().posted && flow.entries.front().in_flight == 0) {
     done = flow.entries.front().index + 1;
@@ -285,7 +300,7 @@ void Executor::complete(Flow& flow, std::uint64_t now_ns) {
     --flow.posted;
   }
   if (done == 0) return;
-  flow.progress_ns = now_ns;
+  flow.progress_ns = ran_ns_;
   if (flow.entries.empty()) --busy_flows_;
   publish(flow, done);
 }
@@ -302,10 +317,10 @@ void Executor::fail_flow(Flow& flow, Error error) {
   publish(flow, done);
 }
 
-void Executor::on_event(const PortEvent& event, std::uint64_t now_ns) {
+void Executor::on_event(const PortEvent& event) {
   switch (event.kind) {
     case PortEvent::Kind::kDone:
-    case PortEvent::Kind::kFailed: return on_operation(event, now_ns);
+    case PortEvent::Kind::kFailed: return on_operation(event);
     case PortEvent::Kind::kImmediate: {
       const auto taken = agent_.on_write(event.immediate, windows_, new_answers_);
       if (!taken) log::warn_of_others("poster: {}", taken.error().message);
@@ -314,7 +329,7 @@ void Executor::on_event(const PortEvent& event, std::uint64_t now_ns) {
     case PortEvent::Kind::kMessage: {
       agent::Message message{};
       std::memcpy(&message, event.message.data(), sizeof message);
-      on_message(message, now_ns);
+      on_message(message);
       break;
     }
   }
@@ -322,7 +337,7 @@ void Executor::on_event(const PortEvent& event, std::uint64_t now_ns) {
   new_answers_.clear();
 }
 
-void Executor::on_operation(const PortEvent& event, std::uint64_t now_ns) {
+void Executor::on_operation(const PortEvent& event) {
   const bool failed = event.kind == PortEvent::Kind::kFailed;
   if (event.context == nullptr) {
     if (failed) log::warn_of_others("poster: {}", event.error.message);
@@ -345,22 +360,22 @@ void Executor::on_operation(const PortEvent& event, std::uint64_t now_ns) {
                      {event.error.status, fmt::format("{} of {} B to rank {}: {}", what, operation->bytes,
                                                       flow->rank, event.error.message)});
   }
-  flow->progress_ns = now_ns;
+  flow->progress_ns = ran_ns_;
   if (operation->entry != nullptr) --operation->entry->in_flight;
-  complete(*flow, now_ns);
+  complete(*flow);
 }
 
-void Executor::on_message(const agent::Message& message, std::uint64_t now_ns) {
+void Executor::on_message(const agent::Message& message) {
   if (message.token != token_) {
     log::warn_of_others("poster: a message without this rank's token was dropped: it came from no peer");
     return;
   }
-  if (message.kind == agent::Kind::kAnswer) return on_answer(message, now_ns);
+  if (message.kind == agent::Kind::kAnswer) return on_answer(message);
   const auto taken = agent_.on_message(message, windows_, new_answers_);
   if (!taken) log::warn_of_others("poster: {}", taken.error().message);
 }
 
-void Executor::on_answer(const agent::Message& answer, std::uint64_t now_ns) {
+void Executor::on_answer(const agent::Message& answer) {
   if (answer.flow >= flows_.size()) return;
   Flow& flow = flows_[answer.flow];
   if (flow.failure.status != Status::kOk) return;
@@ -368,7 +383,7 @@ void Executor::on_answer(const agent::Message& answer, std::uint64_t now_ns) {
     return fail_flow(flow, {Status::kRemoteAccess,
                             fmt::format("rank {} has no such word for a signal or an atomic", flow.rank)});
   }
-  flow.progress_ns = now_ns;
+  flow.progress_ns = ran_ns_;
   flow.answered = std::max(flow.answered, answer.sequence + 1);
   if (flow.answered >= flow.echoed) flow.echo_wanted = false;
   const auto found = std::ranges::lower_bound(flow.entries, answer.request, {}, &Entry::index);
@@ -378,7 +393,7 @@ void Executor::on_answer(const agent::Message& answer, std::uint64_t now_ns) {
     if (to != nullptr) std::atomic_ref(*to).store(answer.value, std::memory_order_release);
   }
   --found->in_flight;
-  complete(flow, now_ns);
+  complete(flow);
 }
 
 }  // namespace gdx

@@ -23,8 +23,9 @@ struct ExecutorOptions {
   std::uint32_t rank = 0;
   std::uint32_t ranks = 1;
   std::uint32_t lanes = 1;
-  // Period after which a peer that completes nothing is given up. Below the kernels' own bound, so that they
-  // are told the reason.
+  // Period after which a peer that completes nothing is given up: of the time in which progress() is called,
+  // so that a pause of this process is none of its peers'. Below the kernels' own bound, so that they are
+  // told the reason. All ones: never.
   std::uint64_t peer_timeout_ns = 4'000'000'000;
   Emulation emulation = Emulation::kPermit;
   std::optional<SignalOrder> order;  // of signals; absent: the cheapest that the port permits
@@ -65,12 +66,11 @@ class Executor {
   void set_done(std::uint32_t lane, std::uint64_t* words) { done_[lane] = words; }
   [[nodiscard]] bool has_room(std::uint32_t lane, std::uint32_t rank) const;
   // Takes command `index` of the lane's ring; has_room() has said so.
-  void take(std::uint32_t lane, std::uint64_t index, const Command& command, std::uint64_t now_ns);
+  void take(std::uint32_t lane, std::uint64_t index, const Command& command);
   // Takes a put of `ends` in place of the command's windows. Ordering: as of take().
-  void take_put(std::uint32_t lane, std::uint64_t index, const Command& command, const PutEnds& ends,
-                std::uint64_t now_ns);
+  void take_put(std::uint32_t lane, std::uint64_t index, const Command& command, const PutEnds& ends);
   // Finds out whether an idle rank still answers: it fails unless it does within the bound.
-  void probe(std::uint32_t lane, std::uint32_t rank, std::uint64_t now_ns);
+  void probe(std::uint32_t lane, std::uint32_t rank);
   // Commands of a lane before `index`, and the messages that ranks' agents must have applied for them to be
   // complete; by rank, all ones until it is known.
   struct Target {
@@ -79,7 +79,7 @@ class Executor {
     std::vector<std::uint64_t> messages;
   };
   // Returns whether they are complete, and asks agents that have not answered. Errors: a rank's failure.
-  [[nodiscard]] Result<bool> is_complete(Target& target, std::uint64_t now_ns);
+  [[nodiscard]] Result<bool> is_complete(Target& target);
   // Posts and polls once. Returns the number of things done. Errors: the port's failure, which is final.
   [[nodiscard]] Result<int> progress(std::uint64_t now_ns);
 
@@ -115,7 +115,7 @@ class Executor {
     std::uint64_t answered = 0;  // messages known to be applied
     bool echo_wanted = false;    // one of no command, which is answered or not even sent yet
     std::uint64_t echoed = 0;    // messages that the newest of these asks for; not above `answered`: not sent
-    std::uint64_t progress_ns = 0;
+    std::uint64_t progress_ns = 0;  // of ran_ns_, at the newest sign of the rank
     Error failure{Status::kOk, {}};
   };
   struct Peer {
@@ -139,7 +139,7 @@ class Executor {
     return flows_[std::size_t{lane} * options_.ranks + rank];
   }
   [[nodiscard]] Status refusal_of(const Flow& flow, const Command& command, bool in_windows) const;
-  void add_entry(std::uint32_t lane, Entry entry, std::uint64_t now_ns);
+  void add_entry(std::uint32_t lane, Entry entry);
   Operation* new_operation(Flow* flow, Entry* entry, Operation::Kind kind, std::uint64_t bytes);
   void give_back(Operation* operation) { free_.push_back(operation); }
 
@@ -152,22 +152,23 @@ class Executor {
   Step post_message(Flow& flow, Entry& entry, agent::Kind kind, bool wants_answer);
   // Sends `message`, numbered, whose own completion completes `entry`, unless null.
   Step send_message(Flow& flow, Entry* entry, const agent::Message& message);
-  void want_echo(Flow& flow, std::uint64_t now_ns);
+  void want_echo(Flow& flow);
   void send_echo(Flow& flow);
   // Waits until the rank has all writes and signals before `entry`.
   Step settle(Flow& flow, Entry& entry);
   Step finish(Flow& flow, Entry* entry, Operation* operation, Result<Posting> posting, const char* what);
   int post_all(Flow& flow);
   int post_answers();
-  void complete(Flow& flow, std::uint64_t now_ns);
+  void complete(Flow& flow);
   void fail_flow(Flow& flow, Error error);
-  void check_silence(Flow& flow, std::uint64_t now_ns);
+  void count_time(std::uint64_t now_ns);
+  void check_silence(Flow& flow);
   void publish(const Flow& flow, std::uint64_t done);
 
-  void on_event(const PortEvent& event, std::uint64_t now_ns);
-  void on_operation(const PortEvent& event, std::uint64_t now_ns);
-  void on_message(const agent::Message& message, std::uint64_t now_ns);
-  void on_answer(const agent::Message& answer, std::uint64_t now_ns);
+  void on_event(const PortEvent& event);
+  void on_operation(const PortEvent& event);
+  void on_message(const agent::Message& message);
+  void on_answer(const agent::Message& answer);
 
   ExecutorOptions options_;
   SignalOrder order_;
@@ -178,6 +179,9 @@ class Executor {
   std::vector<Flow> flows_;
   std::vector<std::uint64_t*> done_;  // by lane
   std::size_t busy_flows_ = 0;        // with entries
+  std::uint64_t now_ns_ = 0;          // of the newest progress()
+  std::uint64_t ran_ns_ = 0;          // time in which progress() is called
+  std::uint32_t busy_turns_ = 0;      // with events, since ranks' silence was looked at
   Agent agent_;
   std::vector<Agent::Answer> new_answers_;
   std::deque<Agent::Answer> answers_;

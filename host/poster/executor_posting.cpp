@@ -184,10 +184,10 @@ Executor::Step Executor::send_message(Flow& flow, Entry* entry, const agent::Mes
 }
 
 // A rank to which nothing can be sent counts as silent from now on.
-void Executor::want_echo(Flow& flow, std::uint64_t now_ns) {
+void Executor::want_echo(Flow& flow) {
   if (flow.echo_wanted) return;
   flow.echo_wanted = true;
-  if (flow.entries.empty()) flow.progress_ns = now_ns;
+  if (flow.entries.empty()) flow.progress_ns = ran_ns_;
   send_echo(flow);
 }
 

@@ -164,7 +164,7 @@ Result<void> Poster::flush(std::uint64_t deadline_ns) {
       if (ended_ != Status::kOk) return fail(ended_, fmt::format("the poster has ended: {}", ended_because_));
       step(now_ns);
       for (Executor::Target& target : targets) {
-        if (rings_[target.lane].consumed < target.index || !GDX_TRY(executor_->is_complete(target, now_ns)))
+        if (rings_[target.lane].consumed < target.index || !GDX_TRY(executor_->is_complete(target)))
           complete = false;
       }
     }
@@ -235,7 +235,7 @@ void Poster::serve() {
 int Poster::step(std::uint64_t now_ns) {
   if (ended_ != Status::kOk) return 0;
   int done = 0;
-  for (std::uint32_t lane = 0; lane < rings_.size(); ++lane) done += read_ring(lane, now_ns);
+  for (std::uint32_t lane = 0; lane < rings_.size(); ++lane) done += read_ring(lane);
   if (options_.asked != nullptr && now_ns - asked_ns_ >= kAskedPeriodNs) read_asked(now_ns);
   const auto progressed = executor_->progress(now_ns);
   if (progressed) return done + *progressed;
@@ -247,7 +247,7 @@ int Poster::step(std::uint64_t now_ns) {
 
 // Copies commands out of the ring, whose slots are free after that. Ordering: the acquire of a sequence makes
 // the command and the payload before it visible.
-int Poster::read_ring(std::uint32_t lane, std::uint64_t now_ns) {
+int Poster::read_ring(std::uint32_t lane) {
   Ring& ring = rings_[lane];
   const std::uint64_t mask = (std::uint64_t{1} << options_.log_entries) - 1;
   int taken = 0;
@@ -262,7 +262,7 @@ int Poster::read_ring(std::uint32_t lane, std::uint64_t now_ns) {
       break;
     }
     if (!executor_->has_room(lane, slot.rank)) break;
-    executor_->take(lane, ring.consumed, slot, now_ns);
+    executor_->take(lane, ring.consumed, slot);
     ++ring.consumed;
   }
   if (taken != 0) std::atomic_ref(ring.words->consumed).store(ring.consumed, std::memory_order_release);
@@ -276,7 +276,7 @@ void Poster::read_asked(std::uint64_t now_ns) {
     const std::atomic_ref asked(options_.asked[i]);
     if (asked.load(std::memory_order_relaxed) == 0) continue;
     asked.store(0, std::memory_order_relaxed);
-    executor_->probe(i / ranks, i % ranks, now_ns);
+    executor_->probe(i / ranks, i % ranks);
   }
 }
 

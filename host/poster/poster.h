@@ -87,7 +87,7 @@ class Poster : public ProgressService {
   [[nodiscard]] Result<void> make_rings();
   void serve();
   int step(std::uint64_t now_ns);
-  int read_ring(std::uint32_t lane, std::uint64_t now_ns);
+  int read_ring(std::uint32_t lane);
   void read_asked(std::uint64_t now_ns);
   void end(Status status);
 

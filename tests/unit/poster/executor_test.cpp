@@ -1,0 +1,171 @@
+// The executor over a port of the test, which does what it is told: whom the executor gives up, and what it
+// posts while a rank takes nothing.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "host/poster/executor.h"
+
+namespace gdx {
+namespace {
+
+constexpr std::uint64_t kBoundNs = 1000;
+constexpr std::uint64_t kHeapBytes = 1 << 16;
+
+class TestPort final : public Port {
+ public:
+  struct Posted {
+    std::uint32_t rank;
+    std::uint32_t flags;
+    std::uint64_t bytes;
+    PortContext* context;
+    agent::Message message;  // of a send
+  };
+
+  TestPort() {
+    traits_.provider = "test";
+    traits_.message_after_write = true;
+    traits_.read_after_write = true;
+    traits_.most_bytes = kHeapBytes;
+  }
+  const PortTraits& traits() const override { return traits_; }
+  const std::vector<std::byte>& address() const override { return address_; }
+  Result<void> connect(std::uint32_t, std::span<const std::byte>) override { return {}; }
+  Result<PortRegion> register_memory(std::byte* address, std::uint64_t, bool remote) override {
+    PortRegion region;
+    region.object = address;
+    if (remote) regions.push_back(region.key = next_key_++);
+    return region;
+  }
+  void forget_memory(const PortRegion& region) override { std::erase(regions, region.key); }
+  Result<Posting> write(std::uint32_t rank, PortSource, PortTarget, std::uint64_t bytes, std::uint32_t flags,
+                        std::uint32_t, PortContext* context) override {
+    return post(writes, {rank, flags, bytes, context, {}});
+  }
+  Result<Posting> read(std::uint32_t rank, PortSource, PortTarget, std::uint64_t bytes,
+                       PortContext* context) override {
+    return post(reads, {rank, 0, bytes, context, {}});
+  }
+  Result<Posting> send(std::uint32_t rank, PortSource message, PortContext* context) override {
+    Posted posted{rank, 0, kPortMessageBytes, context, {}};
+    std::memcpy(&posted.message, message.address, sizeof posted.message);
+    return post(sends, posted);
+  }
+  Result<void> poll(std::vector<PortEvent>& events) override {
+    events.insert(events.end(), arrived.begin(), arrived.end());
+    arrived.clear();
+    return {};
+  }
+
+  void complete(const Posted& posted) {
+    PortEvent& event = arrived.emplace_back();
+    event.context = posted.context;
+  }
+  void deliver(const agent::Message& message) {
+    PortEvent& event = arrived.emplace_back();
+    event.kind = PortEvent::Kind::kMessage;
+    std::memcpy(event.message.data(), &message, sizeof message);
+  }
+
+  std::vector<Posted> writes;
+  std::vector<Posted> reads;
+  std::vector<Posted> sends;
+  std::vector<PortEvent> arrived;
+  std::vector<std::uint64_t> regions;  // keys of those that peers may write
+  Error refusal{Status::kOk, {}};      // of the next posting
+
+ private:
+  Result<Posting> post(std::vector<Posted>& list, const Posted& posted) {
+    if (refusal.status != Status::kOk) return tl::unexpected(std::exchange(refusal, {Status::kOk, {}}));
+    list.push_back(posted);
+    return Posting::kPosted;
+  }
+
+  PortTraits traits_;
+  std::vector<std::byte> address_;
+  std::uint64_t next_key_ = 1;
+};
+
+class ExecutorTest : public ::testing::Test {
+ protected:
+  void make(std::uint32_t ranks) {
+    auto port = std::make_unique<TestPort>();
+    port_ = port.get();
+    ExecutorOptions options;
+    options.ranks = ranks;
+    options.peer_timeout_ns = kBoundNs;
+    executor_ = Executor::create(std::move(port), options).value();
+    heap_.resize(kHeapBytes);
+    ASSERT_TRUE(executor_->add_window(heap_.data(), kHeapBytes));
+    token_ = executor_->card().token;
+    done_.assign(ranks, 0);
+    executor_->set_done(0, done_.data());
+    for (std::uint32_t rank = 1; rank < ranks; ++rank)
+      ASSERT_TRUE(executor_->connect(rank, executor_->card()));
+  }
+  void give(std::uint32_t rank, std::uint64_t bytes, std::uint8_t flags = 0) {
+    Command command{};
+    command.operation = CommandOperation::kPut;
+    command.flags = flags;
+    command.rank = rank;
+    command.bytes = bytes;
+    executor_->take(0, index_++, command);
+  }
+  void turn(std::uint64_t later_ns = 1) {
+    now_ns_ += later_ns;
+    ASSERT_TRUE(executor_->progress(now_ns_));
+  }
+  Status failure(std::uint32_t rank) const { return failure_of(done_[rank]); }
+
+  std::uint64_t now_ns_ = 1'000'000;
+  std::uint64_t index_ = 0;
+  std::uint64_t token_ = 0;
+  TestPort* port_ = nullptr;
+  std::vector<std::byte> heap_;
+  std::vector<std::uint64_t> done_;
+  std::unique_ptr<Executor> executor_;
+};
+
+TEST_F(ExecutorTest, rank_that_answered_during_a_pause_of_this_process_is_not_given_up) {
+  make(2);
+  turn();
+  give(1, 64);
+  turn();
+  port_->complete(port_->writes.at(0));
+  turn(100 * kBoundNs);
+  turn();
+  EXPECT_EQ(failure(1), Status::kOk);
+  EXPECT_EQ(done_[1], index_);
+}
+
+TEST_F(ExecutorTest, bound_counts_only_time_in_which_the_executor_runs) {
+  make(2);
+  turn();
+  give(1, 64);
+  turn();
+  turn(100 * kBoundNs);  // a pause
+  turn();                // whatever came meanwhile may need another look
+  EXPECT_EQ(failure(1), Status::kOk);
+  for (std::uint64_t ran_ns = 0; ran_ns < kBoundNs; ran_ns += kBoundNs / 10) turn(kBoundNs / 10);
+  EXPECT_EQ(failure(1), Status::kPeerUnreachable);
+}
+
+TEST_F(ExecutorTest, silent_rank_is_given_up_while_another_is_busy) {
+  make(3);
+  turn();
+  give(1, 64);
+  for (int i = 0; i < 100 && failure(1) == Status::kOk; ++i) {
+    give(2, 64);
+    turn(kBoundNs / 10);
+    port_->complete(port_->writes.back());
+  }
+  EXPECT_EQ(failure(1), Status::kPeerUnreachable);
+  EXPECT_EQ(failure(2), Status::kOk);
+}
+
+}  // namespace
+}  // namespace gdx
