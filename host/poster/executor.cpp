@@ -142,7 +142,8 @@ Result<void> Executor::connect(std::uint32_t rank, const agent::Card& card) {
                 fmt::format("the card of rank {} is not of this team's shape", rank));
   if (!peers_[rank].connected)
     GDX_TRY(port_->connect(rank, std::as_bytes(std::span(card.address, card.address_bytes))));
-  peers_[rank] = {true, card};
+  peers_[rank].connected = true;
+  peers_[rank].card = card;
   return {};
 }
 

@@ -120,6 +120,7 @@ class Executor {
   };
   struct Peer {
     bool connected = false;
+    bool answer_failure_told = false;
     agent::Card card{};
   };
   // Target of an event's context. Holds what the port reads or sends meanwhile.
@@ -159,6 +160,7 @@ class Executor {
   Step finish(Flow& flow, Entry* entry, Operation* operation, Result<Posting> posting, const char* what);
   int post_all(Flow& flow);
   int post_answers();
+  bool is_gone(const Flow& flow, const Error& error);
   void complete(Flow& flow);
   void fail_flow(Flow& flow, Error error);
   void count_time(std::uint64_t now_ns);

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
+#include "base/log.h"
 #include "host/poster/executor.h"
 
 namespace gdx {
@@ -221,9 +223,22 @@ int Executor::post_answers() {
       continue;
     }
     give_back(operation);
-    if (posting) answers_.push_back(answer);
+    if (!posting && is_gone(flow_of(lane, rank), posting.error())) continue;
+    answers_.push_back(answer);
   }
   return done;
+}
+
+// Tells of the first answer that `rank` could not be sent, and returns whether later turns are in vain, too.
+bool Executor::is_gone(const Flow& flow, const Error& error) {
+  const bool gone = error.status == Status::kPeerUnreachable || error.status == Status::kFlushed ||
+                    flow.failure.status == Status::kPeerUnreachable;
+  bool& told = peers_[flow.rank].answer_failure_told;
+  if (!std::exchange(told, true)) {
+    log::warn_of_others("poster: an answer to rank {}: {}: {}", flow.rank, error.message,
+                        gone ? "it is left out, because the rank is gone" : "it is sent again later");
+  }
+  return gone;
 }
 
 }  // namespace gdx

@@ -167,5 +167,31 @@ TEST_F(ExecutorTest, silent_rank_is_given_up_while_another_is_busy) {
   EXPECT_EQ(failure(2), Status::kOk);
 }
 
+// Answers that cannot be sent now are sent later: no other message says that the rank's words are changed.
+TEST_F(ExecutorTest, answer_that_the_port_refuses_is_sent_later_unless_the_rank_is_gone) {
+  make(2);
+  agent::Message echo{};
+  echo.kind = agent::Kind::kEcho;
+  echo.token = token_;
+  echo.flow = 1;
+  echo.wants_answer = 1;
+  port_->deliver(echo);
+  turn();
+  port_->refusal = {Status::kNoMemory, "no memory"};
+  turn();
+  EXPECT_TRUE(port_->sends.empty());
+  turn();
+  ASSERT_EQ(port_->sends.size(), 1u);
+  EXPECT_EQ(port_->sends[0].message.kind, agent::Kind::kAnswer);
+  echo.sequence = 1;
+  port_->deliver(echo);
+  turn();
+  port_->refusal = {Status::kPeerUnreachable, "gone"};
+  turn();
+  turn();
+  EXPECT_EQ(port_->sends.size(), 1u);
+  EXPECT_TRUE(executor_->idle());
+}
+
 }  // namespace
 }  // namespace gdx
