@@ -12,7 +12,7 @@
 namespace gdx {
 namespace {
 
-constexpr std::size_t kOperations = 1024;
+constexpr std::size_t kOperations = 2048;
 constexpr std::size_t kMostEntries = 1024;  // of a flow
 constexpr std::uint64_t kForever = ~std::uint64_t{0};
 constexpr std::uint64_t kTurnsOfBound = 8;  // the fewest calls of progress() in which a rank is given up

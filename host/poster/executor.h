@@ -121,12 +121,14 @@ class Executor {
   struct Peer {
     bool connected = false;
     bool answer_failure_told = false;
+    std::size_t held = 0;  // operations in flight, of failed flows, too
     agent::Card card{};
   };
   // Target of an event's context. Holds what the port reads or sends meanwhile.
   struct Operation {
     PortContext context;
     enum class Kind { kWrite, kRead, kMessage } kind = Kind::kWrite;
+    std::uint32_t rank = 0;
     Flow* flow = nullptr;    // null: an answer
     Entry* entry = nullptr;  // null: its completion completes nothing
     std::uint64_t bytes = 0;
@@ -141,8 +143,12 @@ class Executor {
   }
   [[nodiscard]] Status refusal_of(const Flow& flow, const Command& command, bool in_windows) const;
   void add_entry(std::uint32_t lane, Entry entry);
-  Operation* new_operation(Flow* flow, Entry* entry, Operation::Kind kind, std::uint64_t bytes);
-  void give_back(Operation* operation) { free_.push_back(operation); }
+  // Returns whether that many operations of commands, or one of an answer, may be in flight to the rank, too.
+  [[nodiscard]] bool may_hold(std::uint32_t rank, std::size_t more, bool answers) const;
+  // Returns null where may_hold() says no. `flow`: null for an answer.
+  Operation* new_operation(std::uint32_t rank, Flow* flow, Entry* entry, Operation::Kind kind,
+                           std::uint64_t bytes);
+  void give_back(Operation* operation);
 
   // Return both ends of the part that is posted next.
   [[nodiscard]] PortSource source_of(const Entry& entry) const;

@@ -16,20 +16,34 @@ using agent::Kind;
 // The longest part of a put: a bound that every provider's counts of bytes permit.
 constexpr std::uint64_t kMostPart = std::uint64_t{1} << 30;
 constexpr std::uint8_t kSignals = kCommandSignalSet | kCommandSignalAdd;
+constexpr std::size_t kKeptForAnswers = 64;  // operations that commands leave
 constexpr std::uint64_t kNoRequest = ~std::uint64_t{0};
 
 }  // namespace
 
-Executor::Operation* Executor::new_operation(Flow* flow, Entry* entry, Operation::Kind kind,
-                                             std::uint64_t bytes) {
-  if (free_.empty()) return nullptr;
+// A rank holds no more than are free, so that any number of ranks that stand still leave a share to the next.
+bool Executor::may_hold(std::uint32_t rank, std::size_t more, bool answers) const {
+  const std::size_t kept = answers ? 0 : kKeptForAnswers;
+  return peers_[rank].held + 2 * more <= std::max(free_.size(), kept) - kept + 1;
+}
+
+Executor::Operation* Executor::new_operation(std::uint32_t rank, Flow* flow, Entry* entry,
+                                             Operation::Kind kind, std::uint64_t bytes) {
+  if (!may_hold(rank, 1, flow == nullptr)) return nullptr;
+  ++peers_[rank].held;
   Operation* const operation = free_.back();
   free_.pop_back();
+  operation->rank = rank;
   operation->flow = flow;
   operation->entry = entry;
   operation->kind = kind;
   operation->bytes = bytes;
   return operation;
+}
+
+void Executor::give_back(Operation* operation) {
+  --peers_[operation->rank].held;
+  free_.push_back(operation);
 }
 
 // Counts what was posted; otherwise gives the operation back.
@@ -98,7 +112,7 @@ Executor::Step Executor::post_put(Flow& flow, Entry& entry) {
   while (entry.bytes_posted < command.bytes) {
     if (flow.writes_in_flight == agent::kMostWrites) return Step::kLater;
     const std::uint64_t part = std::min(most, command.bytes - entry.bytes_posted);
-    Operation* const operation = new_operation(&flow, &entry, Operation::Kind::kWrite, part);
+    Operation* const operation = new_operation(flow.rank, &flow, &entry, Operation::Kind::kWrite, part);
     if (operation == nullptr) return Step::kLater;
     PortSource source{reinterpret_cast<std::byte*>(&operation->message), operation_region_.local};
     if (command.operation == CommandOperation::kPutValue) {
@@ -139,7 +153,7 @@ Executor::Step Executor::post_get(Flow& flow, Entry& entry) {
   const std::uint64_t most = std::min(traits().most_bytes, kMostPart);
   while (entry.bytes_posted < command.bytes) {
     const std::uint64_t part = std::min(most, command.bytes - entry.bytes_posted);
-    Operation* const operation = new_operation(&flow, &entry, Operation::Kind::kRead, part);
+    Operation* const operation = new_operation(flow.rank, &flow, &entry, Operation::Kind::kRead, part);
     if (operation == nullptr) return Step::kLater;
     const Step step = finish(
         flow, &entry, operation,
@@ -170,7 +184,8 @@ Executor::Step Executor::post_message(Flow& flow, Entry& entry, Kind kind, bool 
 Executor::Step Executor::send_message(Flow& flow, Entry* entry, const agent::Message& message) {
   if (flow.messages - flow.answered == agent::kMostUnanswered) return Step::kLater;
   if (order_ == SignalOrder::kDelivery && flow.writes_in_flight != 0) return Step::kLater;
-  Operation* const operation = new_operation(&flow, entry, Operation::Kind::kMessage, sizeof(agent::Message));
+  Operation* const operation =
+      new_operation(flow.rank, &flow, entry, Operation::Kind::kMessage, sizeof(agent::Message));
   if (operation == nullptr) return Step::kLater;
   operation->message = message;
   operation->message.token = peers_[flow.rank].card.token;
@@ -205,14 +220,18 @@ void Executor::send_echo(Flow& flow) {
 // Posts each answer, or keeps it for the next turn: a rank that takes none holds up no other's.
 int Executor::post_answers() {
   int done = 0;
-  for (std::size_t left = answers_.size(); left != 0 && !free_.empty(); --left) {
+  for (std::size_t left = answers_.size(); left != 0; --left) {
     const Agent::Answer answer = answers_.front();
     answers_.pop_front();
     const std::uint32_t lane = answer.flow / options_.ranks;
     const std::uint32_t rank = answer.flow % options_.ranks;
     if (!peers_[rank].connected) continue;
     Operation* const operation =
-        new_operation(nullptr, nullptr, Operation::Kind::kMessage, sizeof(agent::Message));
+        new_operation(rank, nullptr, nullptr, Operation::Kind::kMessage, sizeof(agent::Message));
+    if (operation == nullptr) {
+      answers_.push_back(answer);
+      continue;
+    }
     operation->message = answer.message;
     operation->message.token = peers_[rank].card.token;
     operation->message.flow = lane * options_.ranks + options_.rank;

@@ -92,28 +92,29 @@ class TestPort final : public Port {
 
 class ExecutorTest : public ::testing::Test {
  protected:
-  void make(std::uint32_t ranks) {
+  void make(std::uint32_t ranks, std::uint32_t lanes = 1) {
     auto port = std::make_unique<TestPort>();
     port_ = port.get();
     ExecutorOptions options;
     options.ranks = ranks;
+    options.lanes = lanes;
     options.peer_timeout_ns = kBoundNs;
     executor_ = Executor::create(std::move(port), options).value();
     heap_.resize(kHeapBytes);
     ASSERT_TRUE(executor_->add_window(heap_.data(), kHeapBytes));
     token_ = executor_->card().token;
     done_.assign(ranks, 0);
-    executor_->set_done(0, done_.data());
+    for (std::uint32_t lane = 0; lane < lanes; ++lane) executor_->set_done(lane, done_.data());
     for (std::uint32_t rank = 1; rank < ranks; ++rank)
       ASSERT_TRUE(executor_->connect(rank, executor_->card()));
   }
-  void give(std::uint32_t rank, std::uint64_t bytes, std::uint8_t flags = 0) {
+  void give(std::uint32_t rank, std::uint64_t bytes, std::uint8_t flags = 0, std::uint32_t lane = 0) {
     Command command{};
     command.operation = CommandOperation::kPut;
     command.flags = flags;
     command.rank = rank;
     command.bytes = bytes;
-    executor_->take(0, index_++, command);
+    executor_->take(lane, index_++, command);
   }
   void turn(std::uint64_t later_ns = 1) {
     now_ns_ += later_ns;
@@ -191,6 +192,32 @@ TEST_F(ExecutorTest, answer_that_the_port_refuses_is_sent_later_unless_the_rank_
   turn();
   EXPECT_EQ(port_->sends.size(), 1u);
   EXPECT_TRUE(executor_->idle());
+}
+
+TEST_F(ExecutorTest, rank_that_stands_still_leaves_operations_to_others_and_to_answers) {
+  constexpr std::uint32_t kLanes = 8;
+  make(3, kLanes);
+  turn();
+  const auto flood = [&](std::uint32_t rank) {
+    const std::size_t before = port_->writes.size();
+    for (std::uint32_t i = 0; i < kLanes * agent::kMostWrites; ++i) give(rank, 64, 0, i % kLanes);
+    turn();
+    return port_->writes.size() - before;
+  };
+  EXPECT_GT(flood(1), agent::kMostWrites);
+  // What is in flight to a rank that failed stays in flight.
+  for (int i = 0; i < 12; ++i) turn(kBoundNs / 10);
+  ASSERT_EQ(failure(1), Status::kPeerUnreachable);
+  EXPECT_GT(flood(2), 256u);
+  agent::Message echo{};
+  echo.kind = agent::Kind::kEcho;
+  echo.token = token_;
+  echo.flow = 2;
+  echo.wants_answer = 1;
+  port_->deliver(echo);
+  turn();
+  turn();
+  EXPECT_EQ(port_->sends.back().message.kind, agent::Kind::kAnswer);
 }
 
 }  // namespace
