@@ -154,6 +154,9 @@ class Executor {
   [[nodiscard]] PortSource source_of(const Entry& entry) const;
   [[nodiscard]] PortTarget target_of(const Flow& flow, const Entry& entry) const;
   Step post(Flow& flow, Entry& entry);
+  // Returns whether, behind a write up to `bytes_posted` of the entry, another posting follows at once: a
+  // provider may hold the write back until then.
+  [[nodiscard]] bool may_follow(const Flow& flow, const Entry& entry, std::uint64_t bytes_posted) const;
   Step post_put(Flow& flow, Entry& entry);
   Step post_get(Flow& flow, Entry& entry);
   Step post_message(Flow& flow, Entry& entry, agent::Kind kind, bool wants_answer);

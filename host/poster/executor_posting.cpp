@@ -105,6 +105,19 @@ PortTarget Executor::target_of(const Flow& flow, const Entry& entry) const {
   return {window.base + command.remote_offset + entry.bytes_posted, window.key};
 }
 
+bool Executor::may_follow(const Flow& flow, const Entry& entry, std::uint64_t bytes_posted) const {
+  if (!may_hold(flow.rank, 1, false)) return false;
+  const bool may_write = flow.writes_in_flight + 1 < agent::kMostWrites;
+  if (bytes_posted < entry.command.bytes) return may_write;
+  if ((entry.command.flags & kSignals) != 0)
+    return order_ != SignalOrder::kDelivery && flow.messages - flow.answered < agent::kMostUnanswered;
+  if ((entry.command.flags & kCommandMore) == 0 || flow.posted + 1 >= flow.entries.size()) return false;
+  const Command& next = flow.entries[flow.posted + 1].command;
+  const bool writes =
+      next.operation == CommandOperation::kPut || next.operation == CommandOperation::kPutValue;
+  return writes && next.bytes != 0 && may_write;
+}
+
 Executor::Step Executor::post_put(Flow& flow, Entry& entry) {
   const Command& command = entry.command;
   const bool signals = (command.flags & kSignals) != 0;
@@ -121,9 +134,7 @@ Executor::Step Executor::post_put(Flow& flow, Entry& entry) {
       source = source_of(entry);
     }
     const PortTarget target = target_of(flow, entry);
-    const bool more = entry.bytes_posted + part < command.bytes ||
-                      (signals && order_ != SignalOrder::kDelivery) ||
-                      ((command.flags & kCommandMore) != 0 && flow.posted + 1 < flow.entries.size());
+    const bool more = may_follow(flow, entry, entry.bytes_posted + part);
     const bool numbered = order_ == SignalOrder::kSequence;
     const std::uint32_t own_flow = flow.lane * options_.ranks + options_.rank;
     const Step step = finish(flow, &entry, operation,

@@ -220,5 +220,35 @@ TEST_F(ExecutorTest, rank_that_stands_still_leaves_operations_to_others_and_to_a
   EXPECT_EQ(port_->sends.back().message.kind, agent::Kind::kAnswer);
 }
 
+// A provider may hold back a posting with that flag until the next one comes.
+TEST_F(ExecutorTest, more_is_promised_only_where_the_next_posting_follows) {
+  make(2);
+  turn();
+  for (int i = 0; i < 300; ++i) give(1, 64, kCommandSignalSet | kCommandMore);
+  for (int i = 0; i < 3; ++i) turn();
+  ASSERT_EQ(port_->sends.size(), agent::kMostUnanswered);
+  ASSERT_EQ(port_->writes.size(), agent::kMostUnanswered + 1) << "whose signal waits for answers";
+  EXPECT_EQ(port_->writes.front().flags & kPortMore, kPortMore);
+  EXPECT_EQ(port_->writes.back().flags & kPortMore, 0u);
+}
+
+TEST_F(ExecutorTest, more_is_not_promised_behind_the_last_write_in_flight_nor_before_a_flush) {
+  make(2);
+  turn();
+  for (int i = 0; i < 1000; ++i) give(1, 64, kCommandMore);
+  for (int i = 0; i < 3; ++i) turn();
+  ASSERT_LE(port_->writes.size(), agent::kMostWrites);
+  EXPECT_EQ(port_->writes.front().flags & kPortMore, kPortMore);
+  EXPECT_EQ(port_->writes.back().flags & kPortMore, 0u);
+  make(2);
+  give(1, 64, kCommandMore);
+  Command flush{};
+  flush.operation = CommandOperation::kFlush;
+  flush.rank = 1;
+  executor_->take(0, index_++, flush);
+  turn();
+  EXPECT_EQ(port_->writes.at(0).flags & kPortMore, 0u);
+}
+
 }  // namespace
 }  // namespace gdx
