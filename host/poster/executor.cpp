@@ -99,9 +99,17 @@ Result<std::uint8_t> Executor::add_window(std::byte* address, std::uint64_t byte
   const PortRegion region = GDX_TRY(port_->register_memory(address, bytes, true));
   windows_.resize(std::max(windows_.size(), at + 1));
   regions_.resize(windows_.size());
+  if (windows_[at].address != nullptr) port_->forget_memory(regions_[at]);
   regions_[at] = region;
   windows_[at] = {address, bytes};
   return static_cast<std::uint8_t>(at);
+}
+
+void Executor::drop_window(std::size_t number) {
+  if (number + 1 != windows_.size()) return;
+  port_->forget_memory(regions_.back());
+  regions_.pop_back();
+  windows_.pop_back();
 }
 
 agent::Card Executor::card() const {

@@ -46,10 +46,12 @@ class Executor {
                                                                 const ExecutorOptions& options);
 
   // Adds memory that commands name by the returned number, and peers may read and write. It must outlive the
-  // executor. `number`: of an earlier window whose place it takes, or the next. Errors: kInvalidArgument for
-  // too many windows; the port's.
+  // executor. `number`: of an earlier window, which ends and which no command names any more, or the next.
+  // Errors: kInvalidArgument for too many windows; the port's.
   [[nodiscard]] Result<std::uint8_t> add_window(std::byte* address, std::uint64_t bytes,
                                                 std::optional<std::size_t> number = std::nullopt);
+  // Ends the window of that number, if it is the newest: peers can reach it no more. No command may name it.
+  void drop_window(std::size_t number);
   // Registers memory for PutEnds alone; `remote`: peers may read and write it. Errors: the port's.
   [[nodiscard]] Result<PortRegion> register_memory(std::byte* address, std::uint64_t bytes, bool remote) {
     return port_->register_memory(address, bytes, remote);

@@ -182,6 +182,11 @@ Result<void> Poster::set_window(std::size_t number, std::byte* address, std::uin
   return {};
 }
 
+void Poster::drop_window(std::size_t number) {
+  const std::lock_guard lock(mutex_);
+  executor_->drop_window(number);
+}
+
 agent::Card Poster::card() const {
   const std::lock_guard lock(mutex_);
   return executor_->card();

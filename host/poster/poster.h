@@ -59,6 +59,7 @@ class Poster : public ProgressService {
 
   // Those of the executor.
   [[nodiscard]] Result<void> set_window(std::size_t number, std::byte* address, std::uint64_t bytes);
+  void drop_window(std::size_t number);
   [[nodiscard]] agent::Card card() const;
   [[nodiscard]] Result<void> connect(std::uint32_t rank, const agent::Card& card);
   [[nodiscard]] std::string describe_failure(std::uint32_t lane, std::uint32_t rank) const;

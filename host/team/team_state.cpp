@@ -324,9 +324,13 @@ Result<void> TeamState::add_window(void* address, std::uint64_t bytes) {
   GDX_TRY(meet({.call = Call::kRest}, windows_->map(*window, *world_)));
   const std::uint32_t w = windows_->count();
   if (Poster* const poster = connections_->poster(); poster != nullptr) {
-    GDX_TRY(
-        meet({.call = Call::kRest}, poster->set_window(w, window->memory.data(), window->memory.bytes())));
-    GDX_TRY(meet({.call = Call::kRest}, exchange_cards(*poster)));
+    auto met =
+        meet({.call = Call::kRest}, poster->set_window(w, window->memory.data(), window->memory.bytes()));
+    if (met) met = meet({.call = Call::kRest}, exchange_cards(*poster));
+    if (!met) {
+      poster->drop_window(w);  // before the memory goes, which peers could still write
+      return tl::unexpected(met.error());
+    }
   }
   windows_->add(std::move(*window));
   connections_->for_each_table([&](const Table& table) {

@@ -250,5 +250,20 @@ TEST_F(ExecutorTest, more_is_not_promised_behind_the_last_write_in_flight_nor_be
   EXPECT_EQ(port_->writes.at(0).flags & kPortMore, 0u);
 }
 
+TEST_F(ExecutorTest, window_that_is_replaced_or_dropped_is_no_longer_registered) {
+  make(2);
+  std::vector<std::byte> memory(64);
+  ASSERT_EQ(port_->regions.size(), 1u);
+  ASSERT_TRUE(executor_->add_window(memory.data(), 64, 1));
+  ASSERT_TRUE(executor_->add_window(memory.data(), 32, 1));
+  EXPECT_EQ(port_->regions, (std::vector<std::uint64_t>{1, 3}));
+  executor_->drop_window(1);
+  EXPECT_EQ(port_->regions, (std::vector<std::uint64_t>{1}));
+  EXPECT_EQ(executor_->card().window_count, 1u);
+  executor_->drop_window(1);  // never added at a rank that could not
+  EXPECT_EQ(port_->regions.size(), 1u);
+  EXPECT_TRUE(executor_->add_window(memory.data(), 64, 1));
+}
+
 }  // namespace
 }  // namespace gdx
