@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
+#include <cstring>
 #include <functional>
 
 #include "base/clock.h"
@@ -22,7 +23,7 @@ class PeerTest : public ::testing::Test {
     std::array<int, 2> sockets{};
     ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, sockets.data()), 0);
     words_ = bootstrap::Connection(Descriptor(sockets[1]));
-    auto link = link_of(End::kAccepting);
+    auto link = link_of(End::kAccepting, &trouble_);
     ASSERT_TRUE(link->connect(other_->card()));
     ASSERT_TRUE(other_->connect(link->card()));
     peer_ = std::make_unique<Peer>(std::make_shared<Keeper>(), std::move(link),
@@ -45,6 +46,7 @@ class PeerTest : public ::testing::Test {
     return false;
   }
 
+  Trouble trouble_;  // of the peer's port
   std::unique_ptr<Link> other_ = link_of(End::kConnecting);
   bootstrap::Connection words_;
   std::unique_ptr<Peer> peer_;
@@ -107,6 +109,56 @@ TEST_F(PeerTest, a_peer_that_hangs_up_without_a_word_is_gone) {
     return !now;
   }));
   EXPECT_EQ(error->status, Status::kPeerGone);
+}
+
+TEST_F(PeerTest, what_the_peer_has_is_complete_by_its_words_alone) {
+  trouble_.withholds = true;
+  const Part part{};
+  ASSERT_TRUE(other_->receive({&part, 1}));
+  ASSERT_TRUE(other_->receive({&part, 1}));
+  const auto first = peer_->send(0, 0, {});
+  const auto second = peer_->send(0, 0, {});
+  ASSERT_TRUE(first && second);
+  ASSERT_TRUE(reaches([&] {
+    peer_->progress();
+    return other_->taken() == 2;
+  }));
+  EXPECT_FALSE(*peer_->sent(*first));
+  say_bye(1, 0);
+  std::optional<Result<bool>> end;
+  ASSERT_TRUE(reaches([&] {
+    end = peer_->sent(*second);
+    return !*end;
+  }));
+  const auto sent = peer_->sent(*first);
+  ASSERT_TRUE(sent) << sent.error().message;
+  EXPECT_TRUE(*sent);
+}
+
+TEST_F(PeerTest, last_words_count_what_was_taken_and_delivered) {
+  const Part part{};
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(other_->receive({&part, 1}));
+  std::vector<std::uint64_t> sends;
+  std::vector<std::uint64_t> groups;
+  for (int i = 0; i < 4; ++i) sends.push_back(peer_->send(0, 0, {}).value());  // one more than receives
+  for (int i = 0; i < 2; ++i) groups.push_back(peer_->receive({&part, 1}).value());
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(other_->send(0, 0, {}));
+  for (std::size_t i = 0; i < 3; ++i) ASSERT_TRUE(reaches([&] { return *peer_->sent(sends[i]); }));
+  for (const std::uint64_t group : groups)
+    ASSERT_TRUE(reaches([&] { return peer_->received(group)->has_value(); }));
+  peer_.reset();
+  std::optional<bootstrap::Frame> frame;
+  ASSERT_TRUE(reaches([&] {
+    auto now = words_.receive({bootstrap::FrameType::kMeeting});
+    EXPECT_TRUE(now);
+    if (now) frame = std::move(*now);
+    return !now || frame.has_value();
+  }));
+  ASSERT_TRUE(frame);
+  MeetingMessage bye{};
+  std::memcpy(&bye, frame->payload.data(), sizeof bye);
+  EXPECT_EQ(std::uint64_t{bye.taken}, 2u);
+  EXPECT_EQ(std::uint64_t{bye.sent}, 3u);
 }
 
 }  // namespace
