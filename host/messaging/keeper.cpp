@@ -2,7 +2,6 @@
 
 #include <chrono>
 
-#include "base/clock.h"
 #include "base/library_thread.h"
 
 namespace gdx::messaging {
@@ -33,8 +32,7 @@ void Keeper::serve() {
   while (!stopping_) {
     {
       const std::lock_guard lock(mutex_);
-      const std::uint64_t now_ns = monotonic_ns();
-      for (Kept* const object : objects_) object->take_turn(now_ns);
+      for (Kept* const object : objects_) object->take_turn();
     }
     std::this_thread::sleep_for(kPause);
   }

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <atomic>
-#include <cstdint>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -15,7 +14,7 @@ class Kept {
  public:
   virtual ~Kept() = default;
   // Does what can be done without waiting, unless another thread is at it.
-  virtual void take_turn(std::uint64_t now_ns) = 0;
+  virtual void take_turn() = 0;
 };
 
 // Threads: any.

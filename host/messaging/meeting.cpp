@@ -126,7 +126,7 @@ Result<void> Host::receive() {
   return {};
 }
 
-void Host::take_turn(std::uint64_t /*now_ns*/) {
+void Host::take_turn() {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (lock) (void)receive();  // the listener reports its error again
 }
@@ -181,7 +181,7 @@ Result<std::unique_ptr<Guest>> Guest::begin(std::shared_ptr<Keeper> keeper, cons
                                           std::move(socket), std::move(link)));
 }
 
-void Guest::take_turn(std::uint64_t /*now_ns*/) {
+void Guest::take_turn() {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (lock) try_to_advance();
 }

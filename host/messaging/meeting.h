@@ -51,7 +51,7 @@ class Host final : public Kept {
   ~Host() override;
   Host(const Host&) = delete;
   Host& operator=(const Host&) = delete;
-  void take_turn(std::uint64_t now_ns) override;
+  void take_turn() override;
 
  private:
   Host(std::shared_ptr<Keeper> keeper, Door door, const Invitation& invitation,
@@ -79,7 +79,7 @@ class Guest final : public Kept {
   Guest& operator=(const Guest&) = delete;
   // Returns the peer once it has answered; null before. Errors: kPeerGone; what the peer refuses.
   [[nodiscard]] Result<std::unique_ptr<Peer>> step();
-  void take_turn(std::uint64_t now_ns) override;
+  void take_turn() override;
 
  private:
   Guest(std::shared_ptr<Keeper> keeper, std::string address, std::uint64_t number,

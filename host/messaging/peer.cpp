@@ -83,30 +83,30 @@ void Peer::progress() {
   step(monotonic_ns());
 }
 
-void Peer::take_turn(std::uint64_t now_ns) {
+void Peer::take_turn() {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock) return;
+  const std::uint64_t now_ns = monotonic_ns();  // behind the lock, so that it is never before a caller's
   step(now_ns);
   look(now_ns);
 }
 
 void Peer::step(std::uint64_t now_ns) {
   if (link_->is_lost()) return;
-  fruitless_ = link_->progress(now_ns) ? 0 : fruitless_ + 1;
+  grace_.on_look(link_->progress(now_ns));
   if (link_->failure()) begin_to_lose(*link_->failure(), now_ns);
   if (!losing_) return;
   // Sends that the peer has delivered lie in this end's queue. A wire that failed may yet be excused by the
   // peer's last words.
   const bool over = owed_ && link_->taken() >= *owed_;
-  if (over || (now_ns - losing_since_ns_ >= kGraceNs && fruitless_ >= kGraceLooks)) link_->lose(*losing_);
+  if (over || grace_.is_over(now_ns)) link_->lose(*losing_);
 }
 
 void Peer::begin_to_lose(Error error, std::uint64_t now_ns) {
   if (losing_) return;
   error.message = fmt::format("peer {}: {}", name_, error.message);
   losing_ = std::move(error);
-  losing_since_ns_ = now_ns;
-  fruitless_ = 0;
+  grace_.begin(now_ns);
 }
 
 void Peer::look(std::uint64_t now_ns) {

@@ -19,6 +19,25 @@ namespace gdx::messaging {
 inline constexpr std::uint64_t kGraceNs = 1'000'000'000;
 inline constexpr std::uint32_t kGraceLooks = 100;
 
+// Grace of one peer.
+class Grace {
+ public:
+  void begin(std::uint64_t now_ns) {
+    began_ns_ = now_ns;
+    fruitless_ = 0;
+  }
+  // Counts a look for what may arrive.
+  void on_look(bool fruitful) { fruitless_ = fruitful ? 0 : fruitless_ + 1; }
+  // A time before begin() is within it.
+  [[nodiscard]] bool is_over(std::uint64_t now_ns) const {
+    return now_ns >= began_ns_ + kGraceNs && fruitless_ >= kGraceLooks;
+  }
+
+ private:
+  std::uint64_t began_ns_ = 0;
+  std::uint32_t fruitless_ = 0;
+};
+
 // Returns the frame of a message of this end.
 [[nodiscard]] std::vector<std::byte> meeting_frame(End end, const bootstrap::MeetingMessage& message);
 
@@ -46,7 +65,7 @@ class Peer final : public Kept {
   [[nodiscard]] const PortTraits& traits() const { return link_->traits(); }
   [[nodiscard]] SignalOrder order() const { return link_->order(); }
 
-  void take_turn(std::uint64_t now_ns) override;
+  void take_turn() override;
 
  private:
   void step(std::uint64_t now_ns);
@@ -61,8 +80,7 @@ class Peer final : public Kept {
   std::unique_ptr<Link> link_;
   bool hung_up_ = false;  // nothing more comes on the connection
   std::optional<Error> losing_;
-  std::uint64_t losing_since_ns_ = 0;
-  std::uint32_t fruitless_ = 0;        // looks since then
+  Grace grace_;                        // since then
   std::optional<std::uint64_t> owed_;  // sends that the peer has delivered, once it has closed
 };
 

@@ -52,6 +52,17 @@ class PeerTest : public ::testing::Test {
   std::unique_ptr<Peer> peer_;
 };
 
+TEST(Grace, is_not_over_by_a_clock_that_was_read_before_it) {
+  Grace grace;
+  grace.begin(5 * kGraceNs);
+  for (std::uint32_t look = 0; look < kGraceLooks; ++look) grace.on_look(false);
+  EXPECT_FALSE(grace.is_over(5 * kGraceNs - 1));
+  EXPECT_FALSE(grace.is_over(6 * kGraceNs - 1));
+  EXPECT_TRUE(grace.is_over(6 * kGraceNs));
+  grace.on_look(true);
+  EXPECT_FALSE(grace.is_over(7 * kGraceNs)) << "while anything arrives";
+}
+
 TEST_F(PeerTest, what_the_peer_has_is_complete_and_the_rest_is_told) {
   const Part part{};
   ASSERT_TRUE(other_->receive({&part, 1}));
