@@ -42,25 +42,27 @@ void Link::forget_memory(const PortRegion& region) {
 }
 
 Result<std::uint64_t> Link::send(std::int32_t tag, std::uint64_t bytes, const PortSource& from) {
+  if (lost_) return tl::unexpected(*lost_);
   if (sends_[sends_to_.posted() % kMostSends].state != SendState::kFree)
     return fail(Status::kBusy, fmt::format("{} sends are open", kMostSends));
   const auto number = GDX_TRY(sends_to_.post(tag, bytes));
   Send& send = sends_[number % kMostSends];
   send = {.state = SendState::kWaiting, .number = number, .from = from, .bytes = bytes};
   ++open_sends_;
-  if (!lost_) match();
+  match();
   return number;
 }
 
 Result<std::uint64_t> Link::receive(std::span<const Part> parts) {
+  if (lost_) return tl::unexpected(*lost_);
   const std::size_t place = receives_.groups() % kMostGroups;
-  if (!lost_ && announcing_used_[place] && announcing_index_[place] >= completed_)
+  if (announcing_used_[place] && announcing_index_[place] >= completed_)
     return fail(Status::kBusy, "the announcement before in this place is still under way");
   const auto announcement = GDX_TRY(receives_.post(parts));
   for (std::uint64_t& word : control_->arrivals[place])
     std::atomic_ref(word).store(0, std::memory_order_relaxed);
   ++open_groups_;
-  if (!lost_) announce(announcement);
+  announce(announcement);
   return announcement.group;
 }
 

@@ -41,10 +41,10 @@ class Link {
   void forget_memory(const PortRegion& region);
 
   // Sends to the peer's oldest receive of the tag, once there is one. Returns its number, for sent().
-  // Errors: kInvalidLength; kBusy with kMostSends open. After lose() sent() tells its error.
+  // Errors: kInvalidLength; kBusy with kMostSends open; the link's.
   [[nodiscard]] Result<std::uint64_t> send(std::int32_t tag, std::uint64_t bytes, const PortSource& from);
   // Posts receives that complete together. Returns their group, for received(). Errors: as of
-  // ReceiveMatcher::post; kBusy while their place is in use. After lose() received() tells its error.
+  // ReceiveMatcher::post; kBusy while their place is in use; the link's.
   [[nodiscard]] Result<std::uint64_t> receive(std::span<const Part> parts);
 
   // Returns whether the source is free and the peer has the bytes; ends the send then, and after an error.

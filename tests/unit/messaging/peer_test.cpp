@@ -122,6 +122,22 @@ TEST_F(PeerTest, a_peer_that_hangs_up_without_a_word_is_gone) {
   EXPECT_EQ(error->status, Status::kPeerGone);
 }
 
+TEST_F(PeerTest, what_a_lost_peer_is_asked_fails_at_once) {
+  words_ = bootstrap::Connection();
+  const Part part{};
+  std::optional<Error> sending;
+  std::optional<Error> receiving;
+  ASSERT_TRUE(reaches([&] {
+    const auto send = peer_->send(0, 0, {});
+    if (!send && send.error().status != Status::kBusy) sending = send.error();
+    const auto group = peer_->receive({&part, 1});
+    if (!group && group.error().status != Status::kBusy) receiving = group.error();
+    return sending && receiving;
+  }));
+  EXPECT_EQ(sending->status, Status::kPeerGone);
+  EXPECT_EQ(receiving->status, Status::kPeerGone);
+}
+
 TEST_F(PeerTest, what_the_peer_has_is_complete_by_its_words_alone) {
   trouble_.withholds = true;
   const Part part{};
