@@ -36,9 +36,17 @@ Result<std::unique_ptr<Link>> Link::open(std::unique_ptr<Port> port, End end) {
   return link;
 }
 
-void Link::forget_memory(const PortRegion& region) {
-  if (has_sent_all()) return executor_->forget_memory(region);
-  kept_.push_back(region);  // until the link's end, if it is lost
+void Link::forget_memory(const PortRegion& region, std::span<const std::byte> memory) {
+  (void)taken();  // what has arrived needs its memory no more
+  const auto needs = [&](const Send& send) {
+    const bool is_open =
+        send.state == SendState::kWaiting || (send.state == SendState::kPosted && send.index >= completed_);
+    return is_open && send.bytes != 0 && send.from.address >= memory.data() &&
+           send.from.address < memory.data() + memory.size();
+  };
+  if (std::ranges::any_of(sends_, needs) || receives_.need(region.key, region.base, memory.size()))
+    lose({Status::kInvalidArgument, "memory of open messages was deregistered: end them before"});
+  executor_->forget_memory(region);
 }
 
 Result<std::uint64_t> Link::send(std::int32_t tag, std::uint64_t bytes, const PortSource& from) {
@@ -186,10 +194,6 @@ bool Link::progress(std::uint64_t now_ns) {
   }
   completed_ = done_of(word);
   while (!undelivered_.empty() && undelivered_.front() < completed_) undelivered_.pop_front();
-  if (!kept_.empty() && has_sent_all()) {
-    for (const PortRegion& region : kept_) executor_->forget_memory(region);
-    kept_.clear();
-  }
   return *done != 0;
 }
 

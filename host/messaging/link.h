@@ -37,8 +37,9 @@ class Link {
   [[nodiscard]] Result<PortRegion> register_memory(std::byte* address, std::uint64_t bytes, bool remote) {
     return executor_->register_memory(address, bytes, remote);
   }
-  // Ends that. Peers write it no more; a source of open sends is kept until they are over.
-  void forget_memory(const PortRegion& region);
+  // Ends that. Peers write it no more. Messages in it that are not complete end the link, because its owner
+  // frees it next, and nothing may be posted from there or matched with it.
+  void forget_memory(const PortRegion& region, std::span<const std::byte> memory);
 
   // Sends to the peer's oldest receive of the tag, once there is one. Returns its number, for sent().
   // Errors: kInvalidLength; kBusy with kMostSends open; the link's.
@@ -94,10 +95,6 @@ class Link {
   Link(std::unique_ptr<Executor> executor, End end);
   void take_announcements();
   void match();
-  // No source of a send is needed any more.
-  [[nodiscard]] bool has_sent_all() const {
-    return sends_to_.posted() == next_ordinal_ && undelivered_.empty();
-  }
   void announce(const Announcement& announcement);
 
   std::uint32_t peer_;
@@ -112,7 +109,6 @@ class Link {
   std::uint64_t next_index_ = 0;
   std::uint64_t next_ordinal_ = 0;
   std::deque<std::uint64_t> undelivered_;  // commands of sends, in their order
-  std::vector<PortRegion> kept_;           // forgotten sources of open sends
   std::uint64_t completed_ = 0;            // commands, before any failure
   std::uint64_t peer_took_ = 0;
   std::uint32_t open_sends_ = 0;

@@ -89,6 +89,18 @@ std::span<const std::uint64_t> ReceiveMatcher::complete(std::uint64_t number) co
   return std::span(group.bytes).first(group.announcement.parts);
 }
 
+bool ReceiveMatcher::need(std::uint64_t key, std::uint64_t address, std::uint64_t bytes) const {
+  const auto needs = [&](const Group& group) {
+    for (std::uint32_t place = 0; group.open && place < group.announcement.parts; ++place) {
+      const Part& part = group.announcement.part[place];
+      const bool is_there = part.bytes != 0 && part.key == key && part.address - address < bytes;
+      if (is_there && (group.marked & 1u << place) == 0) return true;
+    }
+    return false;
+  };
+  return std::ranges::any_of(open_, needs);
+}
+
 void ReceiveMatcher::retire(std::uint64_t group) {
   if (is_open(group)) of(group).open = false;
 }

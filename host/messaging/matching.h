@@ -99,6 +99,8 @@ class ReceiveMatcher {
   [[nodiscard]] Result<bool> on_word(const PartPlace& place, std::uint64_t word);
   // Returns the bytes of each part once all of an open group have arrived; empty before.
   [[nodiscard]] std::span<const std::uint64_t> complete(std::uint64_t group) const;
+  // Returns whether a receive that has not arrived lies in that memory of this end.
+  [[nodiscard]] bool need(std::uint64_t key, std::uint64_t address, std::uint64_t bytes) const;
   // Frees a complete group's place, in any order. Its announcement's place is free with it.
   void retire(std::uint64_t group);
   [[nodiscard]] bool is_open(std::uint64_t group) const;

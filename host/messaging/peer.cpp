@@ -47,9 +47,9 @@ Result<PortRegion> Peer::register_memory(std::byte* address, std::uint64_t bytes
   return link_->register_memory(address, bytes, remote);
 }
 
-void Peer::forget_memory(const PortRegion& region) {
+void Peer::forget_memory(const PortRegion& region, std::span<const std::byte> memory) {
   const std::lock_guard lock(mutex_);
-  link_->forget_memory(region);
+  link_->forget_memory(region, memory);
 }
 
 Result<std::uint64_t> Peer::send(std::int32_t tag, std::uint64_t bytes, const PortSource& from) {

@@ -52,7 +52,7 @@ class Peer final : public Kept {
   Peer& operator=(const Peer&) = delete;
 
   [[nodiscard]] Result<PortRegion> register_memory(std::byte* address, std::uint64_t bytes, bool remote);
-  void forget_memory(const PortRegion& region);
+  void forget_memory(const PortRegion& region, std::span<const std::byte> memory);
   [[nodiscard]] Result<std::uint64_t> send(std::int32_t tag, std::uint64_t bytes, const PortSource& from);
   [[nodiscard]] Result<std::uint64_t> receive(std::span<const Part> parts);
   // Both make progress first. After the peer is lost both return its error: kPeerGone where it has closed or

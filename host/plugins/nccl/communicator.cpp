@@ -50,7 +50,7 @@ void Communicator::forget_memory(Memory* memory) {
   const auto found =
       std::ranges::find(memories_, memory, [](const std::unique_ptr<Memory>& one) { return one.get(); });
   if (found == memories_.end()) return;
-  peer_->forget_memory((*found)->region);
+  peer_->forget_memory((*found)->region, {(*found)->address, (*found)->bytes});
   memories_.erase(found);
 }
 

@@ -10,6 +10,8 @@
 namespace gdx::messaging {
 namespace {
 
+constexpr int kTurns = 1000;  // more than a message takes
+
 class LinkTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -19,10 +21,13 @@ class LinkTest : public ::testing::Test {
     to_ = other_->register_memory(target_.data(), target_.size(), true).value();
   }
   // Lets both go on until `done` says so.
+  void progress() {
+    (void)one_->progress(monotonic_ns());
+    (void)other_->progress(monotonic_ns());
+  }
   bool reaches(const std::function<bool()>& done) {
     for (const std::uint64_t began = monotonic_ns(); monotonic_ns() - began < kHangNs;) {
-      (void)one_->progress(monotonic_ns());
-      (void)other_->progress(monotonic_ns());
+      progress();
       if (done()) return true;
     }
     return false;
@@ -64,22 +69,50 @@ TEST_F(LinkTest, messages_arrive_whole_and_their_places_are_used_again) {
   EXPECT_EQ(other_->taken(), 3 * kMostGroups);
 }
 
-TEST_F(LinkTest, forgotten_memory_is_written_no_more) {
+TEST_F(LinkTest, a_receive_whose_memory_is_forgotten_ends_the_link_and_is_written_no_more) {
   const Part part = target(4096);
-  ASSERT_TRUE(other_->receive({&part, 1}));
-  other_->forget_memory(to_);
+  const auto group = other_->receive({&part, 1});
+  ASSERT_TRUE(group);
+  other_->forget_memory(to_, target_);
+  EXPECT_EQ(other_->received(*group).error().status, Status::kInvalidArgument);
   ASSERT_TRUE(one_->send(0, 4096, source()));
-  ASSERT_TRUE(reaches([&] { return one_->failure().has_value(); }));
+  for (int turn = 0; turn < kTurns; ++turn) progress();
   EXPECT_EQ(target_[0], std::byte{0});
 }
 
-TEST_F(LinkTest, source_of_an_open_send_is_kept_though_it_is_forgotten) {
+TEST_F(LinkTest, a_send_whose_memory_is_forgotten_ends_the_link_and_is_read_no_more) {
   const auto send = one_->send(0, 4096, source());
-  one_->forget_memory(from_);
+  ASSERT_TRUE(send);
+  one_->forget_memory(from_, source_);
+  EXPECT_EQ(one_->sent(*send).error().status, Status::kInvalidArgument);
   const Part part = target(4096);
   ASSERT_TRUE(other_->receive({&part, 1}));
-  ASSERT_TRUE(reaches([&] { return *one_->sent(*send); }));
-  EXPECT_EQ(target_[4095], std::byte{7});
+  for (int turn = 0; turn < kTurns; ++turn) progress();
+  EXPECT_EQ(target_[0], std::byte{0});
+}
+
+TEST_F(LinkTest, memory_of_no_open_message_is_forgotten_by_itself) {
+  const auto second_source = one_->register_memory(target_.data(), 4096, false).value();
+  const auto second_target = other_->register_memory(source_.data(), 4096, true).value();
+  const Part part = target(4096);
+  const auto first_group = other_->receive({&part, 1});
+  const auto first = one_->send(0, 4096, source());
+  ASSERT_TRUE(first_group && first);
+  // Complete, though nobody has asked.
+  ASSERT_TRUE(reaches([&] { return other_->taken() == 1 && one_->delivered() == 1; }));
+  one_->forget_memory(from_, source_);
+  other_->forget_memory(to_, target_);
+  EXPECT_TRUE(*one_->sent(*first));
+  EXPECT_TRUE(other_->received(*first_group)->has_value());
+
+  Part again{};
+  again.address = second_target.base;
+  again.key = second_target.key;
+  again.bytes = 4096;
+  const auto group = other_->receive({&again, 1});
+  const auto send = one_->send(0, 4096, {target_.data(), second_source.local});
+  ASSERT_TRUE(group && send);
+  ASSERT_TRUE(reaches([&] { return *one_->sent(*send) && other_->received(*group)->has_value(); }));
 }
 
 TEST_F(LinkTest, as_many_sends_and_groups_as_are_promised) {
