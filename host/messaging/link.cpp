@@ -110,21 +110,22 @@ Result<bool> Link::sent(std::uint64_t number) {
   return tl::unexpected(*lost_);
 }
 
+void Link::read_words(std::uint64_t group) {
+  for (std::uint32_t part = 0; part < receives_.parts(group); ++part) {
+    const auto arrived =
+        receives_.on_word({group, part}, load(control_->arrivals[group % kMostGroups][part]));
+    if (!arrived && !failure_) failure_ = arrived.error();
+  }
+}
+
 Result<std::optional<Link::Received>> Link::received(std::uint64_t group) {
   if (!receives_.is_open(group))
     return fail(Status::kInvalidArgument, fmt::format("group {} has ended before", group));
-  const std::size_t place = group % kMostGroups;
-  std::optional<Error> error;
-  for (std::uint32_t part = 0; part < receives_.parts(group) && !error; ++part) {
-    const auto arrived = receives_.on_word({group, part}, load(control_->arrivals[place][part]));
-    if (!arrived) error = arrived.error();
-  }
+  read_words(group);
   Received result;
   const auto bytes = receives_.complete(group);
-  if (!error && bytes.empty()) {
-    if (!lost_) return std::optional<Received>{};
-    error = lost_;
-  }
+  if (bytes.empty() && !lost_) return std::optional<Received>{};
+  auto error = bytes.empty() ? lost_ : receives_.refusal(group);
   for (const std::uint64_t count : bytes) result.bytes[result.parts++] = count;
   receives_.retire(group);
   --open_groups_;
@@ -135,10 +136,7 @@ Result<std::optional<Link::Received>> Link::received(std::uint64_t group) {
 
 std::uint64_t Link::taken() {
   for (std::uint64_t group = oldest_group_; group < receives_.groups(); ++group) {
-    if (!receives_.is_open(group)) continue;
-    const std::size_t place = group % kMostGroups;
-    for (std::uint32_t part = 0; part < receives_.parts(group); ++part)
-      (void)receives_.on_word({group, part}, load(control_->arrivals[place][part]));
+    if (receives_.is_open(group)) read_words(group);
   }
   return receives_.arrived();
 }

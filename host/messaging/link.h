@@ -51,8 +51,8 @@ class Link {
   // Returns whether the source is free and the peer has the bytes; ends the send then, and after an error.
   // Errors: kInvalidLength for a send longer than its receive; the link's.
   [[nodiscard]] Result<bool> sent(std::uint64_t number);
-  // Returns the bytes of each receive once all have arrived, and ends the group; nullopt before. Errors: as
-  // of ReceiveMatcher::on_word; the link's.
+  // Returns the bytes of each receive once all have arrived, and ends the group; nullopt before.
+  // Errors: kInvalidLength where a send to it was too long; the link's.
   struct Received {
     std::uint32_t parts = 0;
     std::array<std::uint64_t, kMostParts> bytes{};
@@ -94,6 +94,7 @@ class Link {
 
   Link(std::unique_ptr<Executor> executor, End end);
   void take_announcements();
+  void read_words(std::uint64_t group);
   void match();
   void announce(const Announcement& announcement);
 

@@ -67,16 +67,17 @@ Result<bool> ReceiveMatcher::on_word(const PartPlace& place, std::uint64_t word)
   if (word >> kArrivalShift != pack_arrival(place.group, 0) >> kArrivalShift) return false;
   const Part& part = group.announcement.part[place.part];
   const std::uint64_t bytes = word & kTooLong;
-  if (bytes == kTooLong) {
-    return fail(Status::kInvalidLength,
-                fmt::format("the peer's send to tag {} is longer than its receive of {} B: make both equal",
-                            part.tag, part.bytes));
+  if (bytes == kTooLong && !group.refusal) {
+    group.refusal =
+        Error{Status::kInvalidLength,
+              fmt::format("the peer's send to tag {} is longer than its receive of {} B: make both equal",
+                          part.tag, part.bytes)};
   }
-  if (bytes > part.bytes) {
+  if (bytes != kTooLong && bytes > part.bytes) {
     return fail(Status::kRemoteInvalid, fmt::format("the peer tells {} B for tag {}, a receive of {} B",
                                                     bytes, part.tag, part.bytes));
   }
-  group.bytes[place.part] = bytes;
+  group.bytes[place.part] = bytes == kTooLong ? 0 : bytes;
   group.marked |= bit;
   --group.missing;
   ++arrived_;

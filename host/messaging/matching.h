@@ -94,11 +94,13 @@ class ReceiveMatcher {
   // Makes the announcement of a group. Errors: kInvalidArgument for no parts or too many; kInvalidLength;
   // kBusy while the group kMostGroups before is open.
   [[nodiscard]] Result<Announcement> post(std::span<const Part> parts);
-  // Reads a receive's arrival word. Returns whether it has arrived. Errors: kRemoteInvalid for bytes that the
-  // receive cannot have; kInvalidLength where the send was longer.
+  // Reads a receive's arrival word. Returns whether it has arrived, which a send that is too long has, too.
+  // Errors: kRemoteInvalid for bytes that the receive cannot have.
   [[nodiscard]] Result<bool> on_word(const PartPlace& place, std::uint64_t word);
   // Returns the bytes of each part once all of an open group have arrived; empty before.
   [[nodiscard]] std::span<const std::uint64_t> complete(std::uint64_t group) const;
+  // Returns kInvalidLength where a send to an open group was too long.
+  [[nodiscard]] const std::optional<Error>& refusal(std::uint64_t group) const { return of(group).refusal; }
   // Returns whether a receive that has not arrived lies in that memory of this end.
   [[nodiscard]] bool need(std::uint64_t key, std::uint64_t address, std::uint64_t bytes) const;
   // Frees a complete group's place, in any order. Its announcement's place is free with it.
@@ -115,6 +117,7 @@ class ReceiveMatcher {
     std::array<std::uint64_t, kMostParts> bytes{};
     std::uint32_t marked = 0;  // bit of each part that has arrived
     std::uint32_t missing = 0;
+    std::optional<Error> refusal;  // the first
   };
   [[nodiscard]] Group& of(std::uint64_t group) { return open_[group % kMostGroups]; }
   [[nodiscard]] const Group& of(std::uint64_t group) const { return open_[group % kMostGroups]; }

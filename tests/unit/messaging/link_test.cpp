@@ -115,6 +115,19 @@ TEST_F(LinkTest, memory_of_no_open_message_is_forgotten_by_itself) {
   ASSERT_TRUE(reaches([&] { return *one_->sent(*send) && other_->received(*group)->has_value(); }));
 }
 
+TEST_F(LinkTest, a_group_with_a_send_that_is_too_long_ends_when_all_of_it_has) {
+  std::array<Part, 2> parts{target(64), target(64)};
+  parts[1].tag = 1;
+  const auto group = other_->receive(parts);
+  ASSERT_TRUE(group && one_->send(0, 65, source()));
+  ASSERT_TRUE(reaches([&] { return other_->taken() == 1; }));
+  EXPECT_FALSE(other_->received(*group)->has_value()) << "the other part is under way";
+  ASSERT_TRUE(one_->send(1, 64, source()));
+  ASSERT_TRUE(reaches([&] { return other_->taken() == 2; }));
+  EXPECT_EQ(other_->received(*group).error().status, Status::kInvalidLength);
+  EXPECT_FALSE(other_->failure()) << "the link goes on";
+}
+
 TEST_F(LinkTest, as_many_sends_and_groups_as_are_promised) {
   for (std::uint32_t i = 0; i < kMostSends; ++i) ASSERT_TRUE(one_->send(0, 0, source())) << i;
   EXPECT_EQ(one_->send(0, 0, source()).error().status, Status::kBusy);

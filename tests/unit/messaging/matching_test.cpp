@@ -132,15 +132,20 @@ TEST(Matching, a_send_waits_for_no_other_tag) {
 TEST(Matching, a_send_that_is_too_long_is_told_to_both_ends) {
   SendMatcher sender;
   ReceiveMatcher receiver;
-  const Part part = part_of(0, 10);
-  ASSERT_TRUE(sender.on_announcement(*receiver.post({&part, 1})));
+  const std::array<Part, 2> parts{part_of(0, 10), part_of(1, 10)};
+  ASSERT_TRUE(sender.on_announcement(*receiver.post(parts)));
   ASSERT_TRUE(sender.post(0, 11));
   const auto match = sender.next_match();
   ASSERT_TRUE(match);
   EXPECT_FALSE(match->fits);
   const auto word = receiver.on_word(match->place, pack_arrival(0, kTooLong));
-  ASSERT_FALSE(word);
-  EXPECT_EQ(word.error().status, Status::kInvalidLength);
+  ASSERT_TRUE(word && *word);
+  EXPECT_TRUE(receiver.complete(0).empty()) << "the other part is under way";
+  ASSERT_TRUE(*receiver.on_word({0, 1}, pack_arrival(0, 10)));
+  EXPECT_EQ(receiver.complete(0).size(), 2u);
+  EXPECT_EQ(receiver.arrived(), 2u);
+  ASSERT_TRUE(receiver.refusal(0));
+  EXPECT_EQ(receiver.refusal(0)->status, Status::kInvalidLength);
 }
 
 TEST(Matching, words_that_no_peer_sends_are_refused) {
