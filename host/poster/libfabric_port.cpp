@@ -201,8 +201,16 @@ Result<Posting> LibfabricPort::read(std::uint32_t rank, PortSource to, PortTarge
 }
 
 Result<Posting> LibfabricPort::send(std::uint32_t rank, PortSource message, PortContext* context) {
-  return posted(fi_send(endpoint_, message.address, kPortMessageBytes, message.region, peers_[rank], context),
-                "fi_send");
+  const iovec piece{message.address, kPortMessageBytes};
+  fi_msg sent{};
+  sent.msg_iov = &piece;
+  sent.desc = &message.region;
+  sent.iov_count = 1;
+  sent.addr = peers_[rank];
+  sent.context = context;
+  // Not at delivery: who must know that a message was applied waits for the agent's answer. shm sends
+  // messages inline only so.
+  return posted(fi_sendmsg(endpoint_, &sent, FI_COMPLETION), "fi_sendmsg");
 }
 
 Result<void> LibfabricPort::post_receive(Receive& receive) {

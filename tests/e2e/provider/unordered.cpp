@@ -143,12 +143,26 @@ ssize_t read(fid_ep* ep, void* buffer, std::size_t bytes, void* desc, fi_addr_t 
   const fi_msg_rma message = rma_message(iov, rma, &desc, address, context);
   return post_rma(ep, &message, FI_COMPLETION, false);
 }
+ssize_t sendmsg(fid_ep* ep, const fi_msg* message, std::uint64_t flags) {
+  Endpoint& endpoint = of(ep);
+  if (message->iov_count != 1) return -FI_EINVAL;
+  return hold(endpoint, [&endpoint, message = *message, iov = *message->msg_iov,
+                         desc = message->desc == nullptr ? nullptr : *message->desc, flags]() mutable {
+    message.msg_iov = &iov;
+    message.desc = &desc;
+    return endpoint.msg.sendmsg(endpoint.below, &message, flags & ~FI_MORE);
+  });
+}
 ssize_t send(fid_ep* ep, const void* buffer, std::size_t bytes, void* desc, fi_addr_t address,
              void* context) {
-  Endpoint& endpoint = of(ep);
-  return hold(endpoint, [&endpoint, buffer, bytes, desc, address, context] {
-    return endpoint.msg.send(endpoint.below, buffer, bytes, desc, address, context);
-  });
+  const iovec iov{const_cast<void*>(buffer), bytes};
+  fi_msg message{};
+  message.msg_iov = &iov;
+  message.desc = &desc;
+  message.iov_count = 1;
+  message.addr = address;
+  message.context = context;
+  return sendmsg(ep, &message, FI_COMPLETION | FI_DELIVERY_COMPLETE);
 }
 
 int bind_endpoint(fid* object, fid* other, std::uint64_t flags) {
@@ -220,6 +234,7 @@ int open_endpoint(fid_domain* domain, fi_info* info, fid_ep** made, void* contex
   endpoint->own_rma.write = write;
   endpoint->own_rma.read = read;
   endpoint->own_msg.send = send;
+  endpoint->own_msg.sendmsg = sendmsg;
   endpoint->own_fid_calls.bind = bind_endpoint;
   endpoint->own_fid_calls.close = close_endpoint;
   (*made)->rma = &endpoint->own_rma;
