@@ -74,13 +74,15 @@ class LibfabricPort final : public Port {
     if (error == -FI_EAGAIN) return Posting::kAgain;
     return tl::unexpected(error_of(what, error, traits_.provider));
   }
-  Result<void> post_receive(Receive& receive);
-  Result<void> take(const fi_cq_data_entry& entry, std::vector<PortEvent>& events);
+  Result<void> post_receives();
+  [[nodiscard]] Receive* receive_of(void* context);
+  void take(const fi_cq_data_entry& entry, std::vector<PortEvent>& events);
   Result<void> take_error(std::vector<PortEvent>& events);
 
   libfabric::Info info_;
   PortTraits traits_;
   std::vector<Receive> receives_;
+  std::vector<Receive*> idle_receives_;  // to be posted
   void* receive_region_ = nullptr;
   std::vector<std::byte> address_;
   std::vector<fi_addr_t> peers_;
@@ -128,8 +130,8 @@ Result<void> LibfabricPort::open(bool insecure) {
   const PortRegion region = GDX_TRY(register_memory(reinterpret_cast<std::byte*>(receives_.data()),
                                                     receives_.size() * sizeof(Receive), false));
   receive_region_ = region.local;
-  for (Receive& receive : receives_) GDX_TRY(post_receive(receive));
-  return {};
+  for (Receive& receive : receives_) idle_receives_.push_back(&receive);
+  return post_receives();
 }
 
 Result<void> LibfabricPort::connect(std::uint32_t rank, std::span<const std::byte> address) {
@@ -213,31 +215,45 @@ Result<Posting> LibfabricPort::send(std::uint32_t rank, PortSource message, Port
   return posted(fi_sendmsg(endpoint_, &sent, FI_COMPLETION), "fi_sendmsg");
 }
 
-Result<void> LibfabricPort::post_receive(Receive& receive) {
-  return check(fi_recv(endpoint_, receive.bytes.data(), receive.bytes.size(), receive_region_, FI_ADDR_UNSPEC,
-                       &receive.context),
-               "fi_recv");
+// Leaves those for the next poll for which the provider has no room now.
+Result<void> LibfabricPort::post_receives() {
+  while (!idle_receives_.empty()) {
+    Receive& receive = *idle_receives_.back();
+    const auto posting = GDX_TRY(posted(fi_recv(endpoint_, receive.bytes.data(), receive.bytes.size(),
+                                                receive_region_, FI_ADDR_UNSPEC, &receive.context),
+                                        "fi_recv"));
+    if (posting == Posting::kAgain) return {};
+    idle_receives_.pop_back();
+  }
+  return {};
 }
 
-Result<void> LibfabricPort::take(const fi_cq_data_entry& entry, std::vector<PortEvent>& events) {
+// Returns the receive that the context of a completion belongs to, or null. The address decides, because
+// providers set the flags of completions, above all of failed ones, in different ways.
+Receive* LibfabricPort::receive_of(void* context) {
+  const auto first = reinterpret_cast<std::uintptr_t>(receives_.data());
+  const std::uintptr_t offset = reinterpret_cast<std::uintptr_t>(context) - first;
+  return offset < receives_.size() * sizeof(Receive) ? &receives_[offset / sizeof(Receive)] : nullptr;
+}
+
+void LibfabricPort::take(const fi_cq_data_entry& entry, std::vector<PortEvent>& events) {
   PortEvent& event = events.emplace_back();
-  if ((entry.flags & FI_RECV) != 0) {
-    Receive& receive = *static_cast<Receive*>(entry.op_context);
-    if (entry.len == receive.bytes.size()) {
+  if (Receive* const receive = receive_of(entry.op_context); receive != nullptr) {
+    idle_receives_.push_back(receive);
+    if (entry.len == receive->bytes.size()) {
       event.kind = PortEvent::Kind::kMessage;
-      event.message = receive.bytes;
+      event.message = receive->bytes;
     } else {
       events.pop_back();  // of a stranger: the agents' messages have one length
     }
-    return post_receive(receive);
+    return;
   }
   if ((entry.flags & FI_REMOTE_CQ_DATA) != 0) {
     event.kind = PortEvent::Kind::kImmediate;
     event.immediate = static_cast<std::uint32_t>(entry.data);
-    return {};
+    return;
   }
   event.context = static_cast<PortContext*>(entry.op_context);
-  return {};
 }
 
 Result<void> LibfabricPort::take_error(std::vector<PortEvent>& events) {
@@ -252,11 +268,10 @@ Result<void> LibfabricPort::take_error(std::vector<PortEvent>& events) {
   event.error = {libfabric::status_of(entry.err),
                  fmt::format("{} (provider {}: {}, error {})", libfabric::library().strerror(entry.err),
                              traits_.provider, said == nullptr ? "no words" : said, entry.prov_errno)};
-  const bool received = (entry.flags & FI_RECV) != 0;
-  if (received && entry.op_context != nullptr) {
+  if (Receive* const receive = receive_of(entry.op_context); receive != nullptr) {
     // A message that was too long or cut leaves its buffer free.
-    if (entry.err == FI_ECANCELED) return {};
-    return post_receive(*static_cast<Receive*>(entry.op_context));
+    if (entry.err != FI_ECANCELED) idle_receives_.push_back(receive);
+    return {};
   }
   event.context = static_cast<PortContext*>(entry.op_context);
   events.push_back(std::move(event));
@@ -264,12 +279,13 @@ Result<void> LibfabricPort::take_error(std::vector<PortEvent>& events) {
 }
 
 Result<void> LibfabricPort::poll(std::vector<PortEvent>& events) {
+  GDX_TRY(post_receives());
   std::array<fi_cq_data_entry, kEventsAtOnce> entries{};
   const ssize_t read = fi_cq_read(cq_, entries.data(), entries.size());
   if (read == -FI_EAGAIN) return {};
   if (read == -FI_EAVAIL) return take_error(events);
   if (read < 0) return tl::unexpected(error_of("fi_cq_read", read, traits_.provider));
-  for (ssize_t i = 0; i < read; ++i) GDX_TRY(take(entries[static_cast<std::size_t>(i)], events));
+  for (ssize_t i = 0; i < read; ++i) take(entries[static_cast<std::size_t>(i)], events);
   return {};
 }
 

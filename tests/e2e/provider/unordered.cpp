@@ -165,6 +165,16 @@ ssize_t send(fid_ep* ep, const void* buffer, std::size_t bytes, void* desc, fi_a
   return sendmsg(ep, &message, FI_COMPLETION | FI_DELIVERY_COMPLETE);
 }
 
+// Has no room for it every now and then.
+ssize_t receive(fid_ep* ep, void* buffer, std::size_t bytes, void* desc, fi_addr_t from, void* context) {
+  Endpoint& endpoint = of(ep);
+  {
+    const std::lock_guard lock(world().mutex);
+    if (world().random() % 4 == 0) return -FI_EAGAIN;
+  }
+  return endpoint.msg.recv(endpoint.below, buffer, bytes, desc, from, context);
+}
+
 int bind_endpoint(fid* object, fid* other, std::uint64_t flags) {
   Endpoint& endpoint = of(reinterpret_cast<fid_ep*>(object));
   const int error = endpoint.fid_calls.bind(object, other, flags);
@@ -234,6 +244,7 @@ int open_endpoint(fid_domain* domain, fi_info* info, fid_ep** made, void* contex
   endpoint->own_rma.write = write;
   endpoint->own_rma.read = read;
   endpoint->own_msg.send = send;
+  endpoint->own_msg.recv = receive;
   endpoint->own_msg.sendmsg = sendmsg;
   endpoint->own_fid_calls.bind = bind_endpoint;
   endpoint->own_fid_calls.close = close_endpoint;
