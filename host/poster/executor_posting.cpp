@@ -13,8 +13,9 @@ namespace {
 
 using agent::Kind;
 
-// The longest part of a put: a bound that every provider's counts of bytes permit.
-constexpr std::uint64_t kMostPart = std::uint64_t{1} << 30;
+// The longest part of a put or get. Short, because only the end of a part shows that the rank still takes
+// them.
+constexpr std::uint64_t kMostPart = std::uint64_t{1} << 24;
 constexpr std::uint8_t kSignals = kCommandSignalSet | kCommandSignalAdd;
 constexpr std::size_t kKeptForAnswers = 64;  // operations that commands leave
 constexpr std::uint64_t kNoRequest = ~std::uint64_t{0};

@@ -61,6 +61,7 @@ class TestPort final : public Port {
     return {};
   }
 
+  void set_most_bytes(std::uint64_t bytes) { traits_.most_bytes = bytes; }
   void complete(const Posted& posted) {
     PortEvent& event = arrived.emplace_back();
     event.context = posted.context;
@@ -263,6 +264,26 @@ TEST_F(ExecutorTest, window_that_is_replaced_or_dropped_is_no_longer_registered)
   executor_->drop_window(1);  // never added at a rank that could not
   EXPECT_EQ(port_->regions.size(), 1u);
   EXPECT_TRUE(executor_->add_window(memory.data(), 64, 1));
+}
+
+TEST_F(ExecutorTest, long_put_shows_by_its_parts_that_it_moves) {
+  constexpr std::uint64_t kLongBytes = std::uint64_t{1} << 30;
+  make(2);
+  port_->set_most_bytes(kLongBytes);
+  Command command{};
+  command.operation = CommandOperation::kPut;
+  command.rank = 1;
+  command.bytes = kLongBytes;
+  executor_->take_put(0, index_++, command, {{heap_.data(), nullptr}, {0, 1}});
+  turn();
+  for (std::size_t part = 0; part < port_->writes.size(); ++part) {
+    turn(kBoundNs / 10);  // a link that takes a tenth of the bound for each part
+    port_->complete(port_->writes[part]);
+    turn();
+  }
+  EXPECT_GT(port_->writes.size(), 10u);
+  EXPECT_EQ(failure(1), Status::kOk);
+  EXPECT_EQ(done_[1], index_);
 }
 
 }  // namespace
