@@ -92,7 +92,7 @@ constexpr std::uint32_t packed_call(const Command& command) {
          static_cast<std::uint32_t>(command.operation);
 }
 
-// Half of the ring that kernels change, in memory of their own GPU.
+// Half of the ring that kernels change, in memory of the host, too, which kernels of a GPU have mapped.
 struct CommandRingState {
   std::uint64_t reserved;  // commands whose slots were handed out
   std::uint64_t consumed;  // newest known CommandWords::consumed
