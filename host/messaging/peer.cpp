@@ -99,12 +99,12 @@ void Peer::step(std::uint64_t now_ns) {
   // Sends that the peer has delivered lie in this end's queue. A wire that failed may yet be excused by the
   // peer's last words.
   const bool over = owed_ && link_->taken() >= *owed_;
-  if (over || grace_.is_over(now_ns)) link_->lose(*losing_);
+  if (over || grace_.is_over(now_ns))
+    link_->lose({losing_->status, fmt::format("peer {}: {}", name_, losing_->message)});
 }
 
 void Peer::begin_to_lose(Error error, std::uint64_t now_ns) {
   if (losing_) return;
-  error.message = fmt::format("peer {}: {}", name_, error.message);
   losing_ = std::move(error);
   grace_.begin(now_ns);
 }
@@ -127,7 +127,10 @@ void Peer::look(std::uint64_t now_ns) {
     return begin_to_lose({Status::kRemoteInvalid, "it sent words out of turn"}, now_ns);
   link_->peer_has_taken(message.taken);
   owed_ = message.sent;
-  begin_to_lose({Status::kPeerGone, "it has closed this communicator"}, now_ns);
+  // Comes in place of the wire's words, which a peer that closes may cause before its own are here.
+  const std::string before = losing_ ? fmt::format(" (before: {})", losing_->message) : std::string();
+  losing_.reset();
+  begin_to_lose({Status::kPeerGone, fmt::format("it has closed this communicator{}", before)}, now_ns);
 }
 
 }  // namespace gdx::messaging

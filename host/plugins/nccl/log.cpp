@@ -30,6 +30,7 @@ Outcome outcome_of(Status status) {
     case Status::kOk:
     case Status::kPending:
     case Status::kBusy: return Outcome::kSuccess;
+    case Status::kFlushed:  // a peer's end, by the provider's words
     case Status::kPeerGone:
     case Status::kPeerUnreachable:
     case Status::kPeerNotReady:

@@ -138,6 +138,30 @@ TEST_F(PeerTest, what_a_lost_peer_is_asked_fails_at_once) {
   EXPECT_EQ(receiving->status, Status::kPeerGone);
 }
 
+TEST_F(PeerTest, a_wire_that_ends_before_the_last_words_is_told_as_the_peers_end) {
+  trouble_.error = {Status::kFlushed, "cancelled"};
+  trouble_.fails = true;
+  const Part part{};
+  ASSERT_TRUE(other_->receive({&part, 1}));
+  const auto first = peer_->send(0, 0, {});
+  const auto second = peer_->send(0, 0, {});
+  ASSERT_TRUE(first && second);
+  ASSERT_TRUE(reaches([&] {
+    peer_->progress();
+    return other_->taken() == 1;
+  }));
+  say_bye(1, 0);
+  std::optional<Result<bool>> end;
+  ASSERT_TRUE(reaches([&] {
+    end = peer_->sent(*second);
+    return !*end;
+  }));
+  EXPECT_EQ(end->error().status, Status::kPeerGone);
+  EXPECT_NE(end->error().message.find("closed"), std::string::npos) << end->error().message;
+  EXPECT_NE(end->error().message.find("cancelled"), std::string::npos) << end->error().message;
+  EXPECT_TRUE(*peer_->sent(*first));
+}
+
 TEST_F(PeerTest, what_the_peer_has_is_complete_by_its_words_alone) {
   trouble_.withholds = true;
   const Part part{};
