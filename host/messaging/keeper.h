@@ -15,6 +15,8 @@ class Kept {
   virtual ~Kept() = default;
   // Does what can be done without waiting, unless another thread is at it.
   virtual void take_turn() = 0;
+  // Takes what a turn of it has thrown: nothing, where another turn may succeed.
+  virtual void give_up(const char* /*why*/) {}
 };
 
 // Threads: any.

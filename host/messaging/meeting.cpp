@@ -186,6 +186,12 @@ void Guest::take_turn() {
   if (lock) try_to_advance();
 }
 
+void Guest::give_up(const char* why) {
+  // Else step() has it, and may wait for the keeper.
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (lock) error_ = Error{Status::kSystem, why};
+}
+
 void Guest::try_to_advance() {
   if (answered_ || error_) return;
   const auto advanced = advance();

@@ -80,6 +80,7 @@ class Guest final : public Kept {
   // Returns the peer once it has answered; null before. Errors: kPeerGone; what the peer refuses.
   [[nodiscard]] Result<std::unique_ptr<Peer>> step();
   void take_turn() override;
+  void give_up(const char* why) override;
 
  private:
   Guest(std::shared_ptr<Keeper> keeper, std::string address, std::uint64_t number,

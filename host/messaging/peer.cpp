@@ -91,6 +91,11 @@ void Peer::take_turn() {
   look(now_ns);
 }
 
+void Peer::give_up(const char* why) {
+  const std::lock_guard lock(mutex_);
+  link_->lose({Status::kSystem, fmt::format("peer {}: this end failed: {}", name_, why)});
+}
+
 void Peer::step(std::uint64_t now_ns) {
   if (link_->is_lost()) return;
   grace_.on_look(link_->progress(now_ns));

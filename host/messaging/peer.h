@@ -66,6 +66,7 @@ class Peer final : public Kept {
   [[nodiscard]] SignalOrder order() const { return link_->order(); }
 
   void take_turn() override;
+  void give_up(const char* why) override;
 
  private:
   void step(std::uint64_t now_ns);

@@ -212,5 +212,19 @@ TEST_F(PeerTest, last_words_count_what_was_taken_and_delivered) {
   EXPECT_EQ(std::uint64_t{bye.sent}, 3u);
 }
 
+TEST_F(PeerTest, an_exception_in_a_turn_ends_the_peer_and_no_more) {
+  const auto group = peer_->receive(std::array<Part, 1>{});
+  ASSERT_TRUE(group);
+  trouble_.throws = 1;
+  ASSERT_TRUE(reaches([&] { return trouble_.throws == 0; }));  // in the keeper's thread
+  std::optional<Error> error;
+  ASSERT_TRUE(reaches([&] {
+    const auto now = peer_->received(*group);
+    if (!now) error = now.error();
+    return !now;
+  }));
+  EXPECT_EQ(error->status, Status::kSystem);
+}
+
 }  // namespace
 }  // namespace gdx::messaging
