@@ -120,7 +120,16 @@ class Rank {
   }
   void finalize() {
     must_succeed(net_->finalize(context_), "finalize");
+    void* other = nullptr;
+    int config = -1;
+    must_succeed(net_->init(&other, arguments_.seed, &config, logger, nullptr), "init again");
     must_succeed(net_->finalize(context_), "finalize again");
+    std::array<std::byte, kHandleBytes> handle{};
+    must(net_->listen(context_, 0, handle.data(), &listener_) == Outcome::kInvalidArgument,
+         "an ended context");
+    must_succeed(net_->listen(other, 0, handle.data(), &listener_), "listen of another context");
+    close();
+    must_succeed(net_->finalize(other), "finalize of another context");
   }
 
   void* registered(void* communicator, std::vector<std::byte>& buffer) {

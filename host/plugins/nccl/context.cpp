@@ -21,7 +21,8 @@ std::shared_ptr<messaging::Keeper> shared_keeper() {
 
 struct Contexts {
   std::mutex mutex;
-  std::map<Context*, std::unique_ptr<Context>> all;
+  std::uintptr_t begun = 0;
+  std::map<std::uintptr_t, std::shared_ptr<Context>> all;
 };
 Contexts& contexts() {
   static Contexts made;
@@ -71,18 +72,25 @@ Result<std::unique_ptr<Communicator>> Context::connect(int number, Handle& handl
   return std::make_unique<Communicator>(std::move(*peer), Direction::kSend);
 }
 
-Context* begin_context() {
-  auto context = std::make_unique<Context>();
+void* begin_context() {
+  auto context = std::make_shared<Context>();
   const std::lock_guard lock(contexts().mutex);
-  Context* const key = context.get();
-  contexts().all.emplace(key, std::move(context));
-  return key;
+  const std::uintptr_t number = ++contexts().begun;
+  contexts().all.emplace(number, std::move(context));
+  return reinterpret_cast<void*>(number);
 }
 
-void end_context(Context* context) {
-  std::unique_ptr<Context> ended;  // outside of the lock
+Result<std::shared_ptr<Context>> context_of(void* handle) {
   const std::lock_guard lock(contexts().mutex);
-  const auto found = contexts().all.find(context);
+  const auto found = contexts().all.find(reinterpret_cast<std::uintptr_t>(handle));
+  if (found != contexts().all.end()) return found->second;
+  return fail(Status::kInvalidArgument, fmt::format("{} is no context, or has been finalized", handle));
+}
+
+void end_context(void* handle) {
+  std::shared_ptr<Context> ended;  // outside of the lock
+  const std::lock_guard lock(contexts().mutex);
+  const auto found = contexts().all.find(reinterpret_cast<std::uintptr_t>(handle));
   if (found == contexts().all.end()) return;
   ended = std::move(found->second);
   contexts().all.erase(found);

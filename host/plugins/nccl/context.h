@@ -47,8 +47,11 @@ class Context {
 // Returns the devices, found at the first call that finds any. Errors: those of find_devices. Threads: any.
 [[nodiscard]] Result<const std::vector<Device>*> devices();
 
-// Makes a context and ends it. Ending one that has ended does nothing. Threads: any.
-[[nodiscard]] Context* begin_context();
-void end_context(Context* context);
+// Makes a context and ends it, by a handle that no other has had: NCCL may end one twice, and an address
+// would be another's by then. Ending one that has ended does nothing. Errors: kInvalidArgument for no
+// context. Threads: any.
+[[nodiscard]] void* begin_context();
+[[nodiscard]] Result<std::shared_ptr<Context>> context_of(void* handle);
+void end_context(void* handle);
 
 }  // namespace gdx::nccl

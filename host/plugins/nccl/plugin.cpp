@@ -86,7 +86,9 @@ Outcome get_properties(int number, Properties* properties) {
 Outcome listen(void* context, int device, void* handle, void** listener) {
   return guarded([&] {
     Handle made{};
-    auto opened = static_cast<Context*>(context)->listen(device, made);
+    const auto found = context_of(context);
+    if (!found) return told(found.error());
+    auto opened = (*found)->listen(device, made);
     if (!opened) return told(opened.error());
     std::memcpy(handle, &made, sizeof made);
     *listener = opened->release();
@@ -97,9 +99,11 @@ Outcome listen(void* context, int device, void* handle, void** listener) {
 Outcome connect(void* context, int device, void* handle, void** sender, void** /*device_handle*/) {
   return guarded([&] {
     *sender = nullptr;
+    const auto found = context_of(context);
+    if (!found) return told(found.error());
     Handle copy{};
     std::memcpy(&copy, handle, sizeof copy);
-    auto connected = static_cast<Context*>(context)->connect(device, copy);
+    auto connected = (*found)->connect(device, copy);
     std::memcpy(handle, &copy, sizeof copy);
     if (!connected) return told(connected.error());
     *sender = connected->release();
@@ -196,7 +200,7 @@ Outcome close_listen(void* listener) {
 
 Outcome finalize(void* context) {
   return guarded([&] {
-    end_context(static_cast<Context*>(context));
+    end_context(context);
     return Outcome::kSuccess;
   });
 }
