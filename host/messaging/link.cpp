@@ -37,7 +37,7 @@ Result<std::unique_ptr<Link>> Link::open(std::unique_ptr<Port> port, End end) {
 }
 
 void Link::forget_memory(const PortRegion& region, std::span<const std::byte> memory) {
-  (void)taken();  // what has arrived needs its memory no more
+  (void)taken();  // marks what has arrived, which needs its memory no more
   const auto needs = [&](const Send& send) {
     const bool is_open =
         send.state == SendState::kWaiting || (send.state == SendState::kPosted && send.index >= completed_);

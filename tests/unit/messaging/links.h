@@ -17,7 +17,7 @@ namespace gdx::messaging {
 
 inline constexpr std::uint64_t kHangNs = 60'000'000'000;
 
-// What goes wrong at a port, from any thread.
+// Faults of a port, set from any thread.
 struct Trouble {
   std::atomic<bool> withholds{false};    // completions
   std::atomic<bool> fails{false};        // completions, in place of success, with `error`
