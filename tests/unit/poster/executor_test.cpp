@@ -206,7 +206,7 @@ TEST_F(ExecutorTest, rank_that_stands_still_leaves_operations_to_others_and_to_a
     return port_->writes.size() - before;
   };
   EXPECT_GT(flood(1), agent::kMostWrites);
-  // What is in flight to a rank that failed stays in flight.
+  // Operations in flight to a rank that failed stay there.
   for (int i = 0; i < 12; ++i) turn(kBoundNs / 10);
   ASSERT_EQ(failure(1), Status::kPeerUnreachable);
   EXPECT_GT(flood(2), 256u);
