@@ -203,6 +203,7 @@ void Rank<Properties>::devices() {
     meet();
   }
   std::vector<std::thread> threads;
+  threads.reserve(channels.size());
   for (const Channel& channel : channels) {
     threads.emplace_back([this, channel] {
       Rank own = *this;
@@ -362,11 +363,11 @@ void Rank<Properties>::reach(std::uint32_t phase, std::vector<std::byte>& buffer
   may_be_lost_ = rank_ == 0;
   void* const from = registered(sender_, buffer);
   void* const to = registered(receiver_, buffer);
-  std::vector<void*> receives;
-  std::vector<void*> sends;
-  for (int i = 0; i < 4; ++i) receives.push_back(receive({buffer.data()}, {buffer.size()}, {1}, {to}));
+  std::vector<void*> receives(4);
+  std::vector<void*> sends(8);
+  for (void*& one : receives) one = receive({buffer.data()}, {buffer.size()}, {1}, {to});
   if (leave(3)) return;
-  for (int i = 0; i < 8; ++i) sends.push_back(send(buffer.data(), buffer.size(), 1, from));
+  for (void*& one : sends) one = send(buffer.data(), buffer.size(), 1, from);
   if (rank_ != 0) {
     for (std::uint64_t left = random_() % 400; left != 0; --left) {
       int done = 0;

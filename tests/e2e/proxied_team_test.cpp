@@ -37,7 +37,7 @@ TeamOptions options_with(std::uint64_t timeout_ns) {
   options.endpoint.may_time_out_before_retries = true;
   return options;
 }
-Team make_team(TeamOptions options = options_with(kPatienceNs)) { return must(Team::create(options)); }
+Team make_team(const TeamOptions& options = options_with(kPatienceNs)) { return must(Team::create(options)); }
 
 template <typename Kernel>
 void launch(const Team& team, Kernel kernel, unsigned threads = 1) {
