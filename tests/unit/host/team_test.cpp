@@ -269,6 +269,7 @@ TEST_F(LoneTeam, call_that_a_split_or_closed_team_cannot_do_is_named) {
   EXPECT_EQ(refusal(team.connect(0)), "invalid argument: cannot connect" + closed);
 }
 
+// NOLINTBEGIN(bugprone-use-after-move): what is left then is the subject
 TEST_F(LoneTeam, team_that_was_moved_away_is_a_closed_one) {
   Team team = made();
   Team other = std::move(team);
@@ -282,6 +283,7 @@ TEST_F(LoneTeam, team_that_was_moved_away_is_a_closed_one) {
   EXPECT_TRUE(team.barrier());
   EXPECT_EQ(other.describe_fault(), "the team is closed");
 }
+// NOLINTEND(bugprone-use-after-move)
 
 // Returns the text of `body` in a forked child.
 template <typename Body>
