@@ -189,10 +189,10 @@ TEST_F(PeerTest, what_the_peer_has_is_complete_by_its_words_alone) {
 TEST_F(PeerTest, last_words_count_what_was_taken_and_delivered) {
   const Part part{};
   for (int i = 0; i < 3; ++i) ASSERT_TRUE(other_->receive({&part, 1}));
-  std::vector<std::uint64_t> sends;
-  std::vector<std::uint64_t> groups;
-  for (int i = 0; i < 4; ++i) sends.push_back(peer_->send(0, 0, {}).value());  // one more than receives
-  for (int i = 0; i < 2; ++i) groups.push_back(peer_->receive({&part, 1}).value());
+  std::vector<std::uint64_t> sends(4);  // one more than receives
+  std::vector<std::uint64_t> groups(2);
+  for (std::uint64_t& send : sends) send = peer_->send(0, 0, {}).value();
+  for (std::uint64_t& group : groups) group = peer_->receive({&part, 1}).value();
   for (int i = 0; i < 2; ++i) ASSERT_TRUE(other_->send(0, 0, {}));
   for (std::size_t i = 0; i < 3; ++i) ASSERT_TRUE(reaches([&] { return *peer_->sent(sends[i]); }));
   for (const std::uint64_t group : groups)
