@@ -125,7 +125,8 @@ agent::Card Executor::card() const {
     card.windows[i] = {regions_[i].base, regions_[i].key, windows_[i].bytes};
   card.address_bytes =
       static_cast<std::uint32_t>(std::min<std::size_t>(port_->address().size(), sizeof card.address));
-  std::memcpy(card.address, port_->address().data(), card.address_bytes);
+  const auto address = std::as_bytes(std::span(port_->address())).first(card.address_bytes);
+  std::ranges::copy(address, std::as_writable_bytes(std::span(card.address)).begin());
   return card;
 }
 
