@@ -19,13 +19,15 @@ function(gdx_tier_of kind tier result)
   set(${result} ${tier} PARENT_SCOPE)
 endfunction()
 
-# Appends the label sanitized to what CI runs under the sanitizer of this build. ThreadSanitizer has nothing to find in the
-# folders below: they start no thread, or threads (cli, doctor) that the tests of e2e and demo start, too.
+# Appends the label sanitized to what CI runs under the sanitizer of this build: nothing of the nightly tier.
+# ThreadSanitizer has nothing to find in the folders below: they start no thread, or threads (cli, doctor) that the tests of
+# e2e and demo start, too.
 set(GDX_FOLDERS_WITHOUT_THREADS tests/cli tests/sim tests/unit/calibration tests/unit/cm tests/unit/devx
   tests/unit/doctor tests/unit/pcie tests/unit/roce tests/unit/transport)
 function(gdx_sanitized kind tier result)
   set(sanitized OFF)
-  if(kind MATCHES "^(unit|e2e)$" OR (kind MATCHES "^(sim|demo)$" AND tier STREQUAL "fast"))
+  if((kind MATCHES "^(unit|e2e)$" AND NOT tier STREQUAL "nightly") OR
+     (kind MATCHES "^(sim|demo)$" AND tier STREQUAL "fast"))
     set(sanitized ON)
   endif()
   if(GDX_SANITIZER STREQUAL "thread")
