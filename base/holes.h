@@ -1,9 +1,18 @@
 // Holes of memory files that another process owns and this one maps.
 #pragma once
 
+#include <sys/stat.h>
+
 #include <cstddef>
+#include <cstdint>
 
 namespace gdx {
+
+// Returns the bytes of a file's pages that are there. `facts`: of fstat().
+[[nodiscard]] inline std::uint64_t present_bytes(const struct stat& facts) {
+  constexpr std::uint64_t kBlockBytes = 512;  // of st_blocks, whatever the file system
+  return static_cast<std::uint64_t>(facts.st_blocks) * kBlockBytes;
+}
 
 // Makes an access to a page that the file lacks raise SIGBUS, and fail a system call with EFAULT. Without it
 // the access adds a page, which counts as this process's memory: who owns the file could punch holes until

@@ -22,7 +22,7 @@
 //  - gdx_wait: what was put before the signal that it saw
 //  - gdx_barrier: what any rank had put before its own gdx_barrier
 //  - another collective call: what it stores at this rank
-// What the host stores before a call is read by the call. Source: docs/collectives.md.
+// A call reads what the host has stored before it. Source: docs/collectives.md.
 #pragma once
 
 #include <cstddef>

@@ -14,6 +14,8 @@
 #include <mutex>
 #include <utility>
 
+#include "base/holes.h"
+
 namespace gdx {
 namespace {
 
@@ -94,8 +96,7 @@ Result<void> check_shared_file(int file, std::size_t bytes) {
     return fail(Status::kInvalidArgument,
                 fmt::format("a shared file is shorter than the {} bytes that were asked for", bytes));
   }
-  constexpr std::uint64_t kBlockBytes = 512;  // of st_blocks, whatever the file system
-  if (static_cast<std::uint64_t>(facts.st_blocks) * kBlockBytes < bytes)
+  if (present_bytes(facts) < bytes)
     return fail(Status::kInvalidArgument,
                 "a shared file must have its pages allocated: call posix_fallocate first");
   return {};

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/holes.h"
 #include "device/endpoint.h"
 #include "host/bootstrap/local_socket.h"
 #include "host/gdx.h"
@@ -275,7 +276,7 @@ TEST(DaemonMemory, the_hcas_own_file_holds_against_its_clients) {
 std::uint64_t pages_of(int file) {
   struct stat facts {};
   EXPECT_EQ(fstat(file, &facts), 0);
-  return static_cast<std::uint64_t>(facts.st_blocks) * 512 / kPage;
+  return present_bytes(facts) / kPage;
 }
 
 // Pages that a client takes out of a file, and gdxd would add again as its own.

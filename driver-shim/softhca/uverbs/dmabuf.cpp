@@ -46,9 +46,8 @@ ErrnoOr<std::uint64_t> file_bytes(int descriptor, std::uint64_t position) {
 
 // Returns whether a stand-in has no hole now. A real dmabuf gets none later, so neither may that.
 bool has_all_pages(int descriptor) {
-  constexpr off_t kBlockBytes = 512;  // of st_blocks, whatever the file system
   struct stat facts {};
-  return fstat(descriptor, &facts) == 0 && facts.st_blocks * kBlockBytes >= facts.st_size;
+  return fstat(descriptor, &facts) == 0 && present_bytes(facts) >= static_cast<std::uint64_t>(facts.st_size);
 }
 
 }  // namespace

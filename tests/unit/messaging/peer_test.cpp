@@ -45,11 +45,33 @@ class PeerTest : public ::testing::Test {
     }
     return false;
   }
+  // Sends twice to a peer that takes the first and closes, and waits until the second has failed.
+  void lose_second_of_two_sends() {
+    const Part part{};
+    ASSERT_TRUE(other_->receive({&part, 1}));
+    const auto first = peer_->send(0, 0, {});
+    const auto second = peer_->send(0, 0, {});
+    ASSERT_TRUE(first && second);
+    ASSERT_TRUE(reaches([&] {
+      peer_->progress();
+      return other_->taken() == 1;
+    }));
+    say_bye(1, 0);
+    std::optional<Result<bool>> end;
+    ASSERT_TRUE(reaches([&] {
+      end = peer_->sent(*second);
+      return !*end;
+    }));
+    first_ = *first;
+    loss_ = end->error();
+  }
 
   Trouble trouble_;  // of the peer's port
   std::unique_ptr<Link> other_ = link_of(End::kConnecting);
   bootstrap::Connection words_;
   std::unique_ptr<Peer> peer_;
+  std::uint64_t first_ = 0;
+  Error loss_;
 };
 
 TEST(Grace, is_not_over_by_a_clock_that_was_read_before_it) {
@@ -64,23 +86,9 @@ TEST(Grace, is_not_over_by_a_clock_that_was_read_before_it) {
 }
 
 TEST_F(PeerTest, what_the_peer_has_is_complete_and_the_rest_is_told) {
-  const Part part{};
-  ASSERT_TRUE(other_->receive({&part, 1}));
-  const auto first = peer_->send(0, 0, {});
-  const auto second = peer_->send(0, 0, {});
-  ASSERT_TRUE(first && second);
-  ASSERT_TRUE(reaches([&] {
-    peer_->progress();
-    return other_->taken() == 1;
-  }));
-  say_bye(1, 0);
-  std::optional<Result<bool>> end;
-  ASSERT_TRUE(reaches([&] {
-    end = peer_->sent(*second);
-    return !*end;
-  }));
-  EXPECT_EQ(end->error().status, Status::kPeerGone);
-  const auto sent = peer_->sent(*first);
+  ASSERT_NO_FATAL_FAILURE(lose_second_of_two_sends());
+  EXPECT_EQ(loss_.status, Status::kPeerGone);
+  const auto sent = peer_->sent(first_);
   ASSERT_TRUE(sent) << sent.error().message;
   EXPECT_TRUE(*sent);
 }
@@ -141,25 +149,11 @@ TEST_F(PeerTest, what_a_lost_peer_is_asked_fails_at_once) {
 TEST_F(PeerTest, a_wire_that_ends_before_the_last_words_is_told_as_the_peers_end) {
   trouble_.error = {Status::kFlushed, "cancelled"};
   trouble_.fails = true;
-  const Part part{};
-  ASSERT_TRUE(other_->receive({&part, 1}));
-  const auto first = peer_->send(0, 0, {});
-  const auto second = peer_->send(0, 0, {});
-  ASSERT_TRUE(first && second);
-  ASSERT_TRUE(reaches([&] {
-    peer_->progress();
-    return other_->taken() == 1;
-  }));
-  say_bye(1, 0);
-  std::optional<Result<bool>> end;
-  ASSERT_TRUE(reaches([&] {
-    end = peer_->sent(*second);
-    return !*end;
-  }));
-  EXPECT_EQ(end->error().status, Status::kPeerGone);
-  EXPECT_NE(end->error().message.find("closed"), std::string::npos) << end->error().message;
-  EXPECT_NE(end->error().message.find("cancelled"), std::string::npos) << end->error().message;
-  EXPECT_TRUE(*peer_->sent(*first));
+  ASSERT_NO_FATAL_FAILURE(lose_second_of_two_sends());
+  EXPECT_EQ(loss_.status, Status::kPeerGone);
+  EXPECT_NE(loss_.message.find("closed"), std::string::npos) << loss_.message;
+  EXPECT_NE(loss_.message.find("cancelled"), std::string::npos) << loss_.message;
+  EXPECT_TRUE(*peer_->sent(first_));
 }
 
 TEST_F(PeerTest, what_the_peer_has_is_complete_by_its_words_alone) {
