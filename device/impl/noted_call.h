@@ -22,7 +22,11 @@ GDX_DEVICE std::uint64_t bits_to_compare(const LocalMemory& memory) {
 template <typename T>
 GDX_DEVICE std::uint64_t bits_to_compare(const T& value) {
   std::uint64_t bits = 0;
-  if constexpr (std::is_scalar_v<T> && sizeof(T) <= sizeof bits) memcpy(&bits, &value, sizeof value);
+  if constexpr (std::is_pointer_v<T>) {
+    bits = reinterpret_cast<std::uint64_t>(value);
+  } else if constexpr (std::is_scalar_v<T> && sizeof(T) <= sizeof bits) {
+    memcpy(&bits, &value, sizeof value);
+  }
   return bits;
 }
 
