@@ -8,6 +8,7 @@
 #include <array>
 #include <chrono>
 #include <cstring>
+#include <mutex>
 
 #include "base/library_thread.h"
 #include "base/log.h"
@@ -222,7 +223,8 @@ std::string Poster::describe_fault(std::uint32_t lane) const {
 
 void Poster::clear_fault(std::uint32_t lane) { rings_[lane].state->fault = {}; }
 
-// Looks without a yield between: on a loaded machine one lasts as long as all other threads' turns.
+// Looks without a yield between: on a loaded machine one lasts as long as all other threads' turns. Calls of
+// the host come between two looks, because the mutex is fair.
 void Poster::serve() {
   for (std::uint32_t fruitless = 0; !stopping_.load(std::memory_order_relaxed);) {
     int done = 0;

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -14,6 +13,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/fair_mutex.h"
 #include "base/result.h"
 #include "host/poster/executor.h"
 #include "host/staging/progress.h"
@@ -97,7 +97,7 @@ class Poster : public ProgressService {
   std::size_t memory_bytes_ = 0;
   std::vector<Ring> rings_;     // by lane, in `memory_`
   std::uint64_t asked_ns_ = 0;  // of the newest look at options_.asked
-  mutable std::mutex mutex_;    // of the executor and the host's half of the rings
+  mutable FairMutex mutex_;     // of the executor and the host's half of the rings
   std::unique_ptr<Executor> executor_;
   Status ended_ = Status::kOk;
   std::string ended_because_;

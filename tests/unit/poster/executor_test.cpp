@@ -1,14 +1,22 @@
-// The executor over a port of the test, which does what it is told: whom the executor gives up, and what it
-// posts while a rank takes nothing.
+// The executor and the poster over a port of the test, which does what it is told: whom the executor gives
+// up, what it posts while a rank takes nothing, and when calls of the host come.
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
+#include <fstream>
+#include <functional>
 #include <memory>
+#include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "host/poster/executor.h"
+#include "host/poster/poster.h"
 
 namespace gdx {
 namespace {
@@ -56,6 +64,7 @@ class TestPort final : public Port {
     return post(sends, posted);
   }
   Result<void> poll(std::vector<PortEvent>& events) override {
+    if (on_poll) on_poll();
     events.insert(events.end(), arrived.begin(), arrived.end());
     arrived.clear();
     return {};
@@ -78,6 +87,7 @@ class TestPort final : public Port {
   std::vector<PortEvent> arrived;
   std::vector<std::uint64_t> regions;  // keys of those that peers may write
   Error refusal{Status::kOk, {}};      // of the next posting
+  std::function<void()> on_poll;
 
  private:
   Result<Posting> post(std::vector<Posted>& list, const Posted& posted) {
@@ -284,6 +294,38 @@ TEST_F(ExecutorTest, long_put_shows_by_its_parts_that_it_moves) {
   EXPECT_GT(port_->writes.size(), 10u);
   EXPECT_EQ(failure(1), Status::kOk);
   EXPECT_EQ(done_[1], index_);
+}
+
+// Returns once the thread sleeps, which it does in a lock.
+void wait_until_asleep(pid_t thread) {
+  for (char state = 0; state != 'S'; std::this_thread::yield()) {
+    std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/stat");
+    std::string line;
+    std::getline(file, line);
+    state = line.at(line.rfind(')') + 2);
+  }
+}
+
+// The poster's thread looks again at once: a mutex that it may take first keeps the host waiting for long.
+TEST_F(ExecutorTest, call_of_the_host_comes_before_the_next_look_of_the_posters_thread) {
+  make(2);
+  std::atomic<pid_t> caller{0};
+  std::atomic<int> looks{0};  // before the call's window is there
+  port_->on_poll = [&] {
+    if (caller != 0 && port_->regions.size() == 1 && looks++ == 0) wait_until_asleep(caller);
+  };
+  std::vector<std::byte> memory(64);
+  PosterOptions options;
+  options.fruitless_looks = 0;
+  const auto poster = Poster::start(std::move(executor_), options).value();
+  std::thread host([&] {
+    const sched_param lowest{};
+    sched_setscheduler(0, SCHED_BATCH, &lowest);  // it takes no processor from the thread that wakes it
+    caller = gettid();
+    EXPECT_TRUE(poster->set_window(1, memory.data(), memory.size()));
+  });
+  host.join();
+  EXPECT_LE(looks, 1);
 }
 
 }  // namespace
