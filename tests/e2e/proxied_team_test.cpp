@@ -1,5 +1,6 @@
 // Teams whose ranks are proxied over $GDX_PROVIDER, without any HCA: every rank of `gdx run --hardware` runs
-// these tests in the same order. What is common to all ways is in the other tests of teams.
+// these tests in the same order. What is common to all ways is in the other tests of teams; the order of
+// calls in team_litmus_test.cpp.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -129,55 +130,6 @@ TEST(ProxiedTeam, windows_that_come_later_are_reached_on_every_lane) {
   EXPECT_EQ(team.describe_fault(), "ok");
 }
 
-// Rank 0 puts pieces and a signal behind them; the last rank looks at every word at once, and answers. A get
-// of what was put before it must see it.
-TEST(ProxiedTeam, signals_and_gets_follow_the_puts_before_them) {
-  constexpr std::uint64_t kRounds = 200;
-  constexpr std::uint64_t kPieces = 8;
-  constexpr std::uint64_t kWords = 64;
-  Team team = make_team();
-  auto* const from = must(team.allocate<std::uint64_t>(kPieces * kWords));
-  auto* const to = must(team.allocate<std::uint64_t>(kPieces * kWords));
-  auto* const got = must(team.allocate<std::uint64_t>(kPieces * kWords));
-  auto* const signals = must(team.allocate<std::uint64_t>(2));
-  const std::uint32_t target = team.size() - 1;
-  const auto differing = [](const std::uint64_t* words, std::uint64_t round) {
-    std::uint64_t count = 0;
-    for (std::uint64_t i = 0; i < kPieces * kWords; ++i) count += words[i] != round ? 1 : 0;
-    return count;
-  };
-  Status status = Status::kOk;
-  std::uint64_t early = 0;
-  std::uint64_t stale = 0;
-  const auto send = [&](const TeamHandle& handle, std::uint64_t round) {
-    std::fill_n(from, kPieces * kWords, round);
-    Status sent = Status::kOk;
-    for (std::uint64_t piece = 0; piece < kPieces && sent == Status::kOk; ++piece)
-      sent = gdx_put(handle, to + piece * kWords, from + piece * kWords, kWords * sizeof *from, target);
-    if (sent == Status::kOk) sent = gdx_signal(handle, signals, round, SignalOp::kSet, target);
-    if (sent == Status::kOk) sent = gdx_get(handle, got, to, kPieces * kWords * sizeof *to, target);
-    if (sent == Status::kOk) sent = gdx_flush(handle, target);
-    stale += differing(got, round);
-    if (sent == Status::kOk) sent = gdx_wait(handle, signals + 1, Compare::kEqual, round, target);
-    return sent;
-  };
-  const auto receive = [&](const TeamHandle& handle, std::uint64_t round) {
-    const Status came = gdx_wait(handle, signals, Compare::kEqual, round, 0);
-    early += differing(to, round);
-    return came == Status::kOk ? gdx_signal(handle, signals + 1, round, SignalOp::kSet, 0) : came;
-  };
-  launch(team, [&](const TeamHandle& handle) {
-    for (std::uint64_t round = 1; round <= kRounds && status == Status::kOk; ++round) {
-      if (handle.rank == 0) status = send(handle, round);
-      if (handle.rank == target) status = receive(handle, round);
-    }
-  });
-  EXPECT_EQ(status, Status::kOk) << team.describe_fault();
-  EXPECT_EQ(early, 0u) << "words that came after the signal behind them";
-  EXPECT_EQ(stale, 0u) << "words that a get did not see";
-  must(team.barrier());
-}
-
 // Nothing in the kernels waits for the signals: the host's barrier does.
 TEST(ProxiedTeam, barrier_completes_signals_that_finished_kernels_gave) {
   constexpr std::uint64_t kRounds = 100;
@@ -287,7 +239,7 @@ TEST(ProxiedTeam, what_cannot_be_proxied_is_refused_by_one_clear_line) {
   options.provider = world.rank == 0 ? "udp" : "tcp";
   expect_refusal(options, Status::kInvalidArgument,
                  "was given provider 'tcp', rank 0 provider 'udp': give all");
-  options.provider = world.rank == 0 ? "nothing" : "nothing";
+  options.provider = "nothing";
   expect_refusal(options, Status::kNotFound, "libfabric has no provider 'nothing'");
   options.provider = std::string(40, 'x');
   expect_refusal(options, Status::kInvalidArgument, "is longer than 31 bytes");

@@ -3,7 +3,8 @@
 // posted is held, and leaves in an order by chance when the queue is polled. libfabric loads it from
 // FI_PROVIDER_PATH.
 //
-//   UNORDERED_SEED=N   of the order (1)
+//   UNORDERED_SEED=N          of the order (1)
+//   UNORDERED_IMMEDIATE=0     it has no immediate data
 #include <rdma/fabric.h>
 #include <rdma/fi_cm.h>
 #include <rdma/fi_domain.h>
@@ -27,8 +28,12 @@ namespace {
 constexpr char kName[] = "unordered";
 constexpr char kBelow[] = "tcp;ofi_rxm";
 constexpr std::size_t kMostHeld = 48;  // then callers are told to poll, as by a full queue
-constexpr std::size_t kImmediateBytes = 4;
 constexpr std::size_t kMostBytes = 65536;
+
+std::size_t immediate_bytes() {
+  const char* const asked = std::getenv("UNORDERED_IMMEDIATE");
+  return asked != nullptr && *asked == '0' ? 0 : 4;
+}
 
 // An endpoint of the provider below, with the calls that were its own.
 struct Endpoint {
@@ -96,7 +101,7 @@ ssize_t post_rma(fid_ep* ep, const fi_msg_rma* message, std::uint64_t flags, boo
   Endpoint& endpoint = of(ep);
   if (message->iov_count != 1 || message->rma_iov_count != 1) return -FI_EINVAL;
   if (message->msg_iov->iov_len > kMostBytes) return -FI_EMSGSIZE;
-  if ((flags & FI_REMOTE_CQ_DATA) != 0 && message->data >> (8 * kImmediateBytes) != 0) return -FI_EINVAL;
+  if ((flags & FI_REMOTE_CQ_DATA) != 0 && message->data >> (8 * immediate_bytes()) != 0) return -FI_EINVAL;
   return hold(endpoint,
               [&endpoint, message = *message, iov = *message->msg_iov, rma = *message->rma_iov,
                desc = message->desc == nullptr ? nullptr : *message->desc, flags, writes]() mutable {
@@ -283,7 +288,7 @@ int get_info(std::uint32_t version, const char* node, const char* service, std::
     info->fabric_attr->prov_name = nullptr;  // libfabric writes this provider's
     info->tx_attr->msg_order = info->rx_attr->msg_order = 0;
     info->caps &= ~FI_ATOMIC;
-    info->domain_attr->cq_data_size = kImmediateBytes;
+    info->domain_attr->cq_data_size = immediate_bytes();
     info->ep_attr->max_msg_size = kMostBytes;
     info->ep_attr->max_order_raw_size = info->ep_attr->max_order_war_size =
         info->ep_attr->max_order_waw_size = 0;
