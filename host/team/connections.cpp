@@ -67,6 +67,14 @@ Result<void> Connections::start(std::span<const bootstrap::ConnectorIdentity> id
   return connector_->start(identities, *this, asked());
 }
 
+void Connections::leave_hca() {
+  on_loss_.reset();
+  connector_.reset();
+  std::atomic_ref(*words()).store(0);  // it may have been lost meanwhile
+  hca_ = nullptr;
+  pools_ = {};
+}
+
 Result<void> Connections::start_without_hca(const std::vector<bool>& mapped, std::unique_ptr<Poster> poster) {
   mapped_ = mapped;
   if (poster != nullptr && gpu_)

@@ -40,6 +40,8 @@ class Connections final : private ConnectorHost {
   // ConnectorService::start.
   [[nodiscard]] Result<void> start(std::span<const bootstrap::ConnectorIdentity> identities,
                                    const std::vector<bool>& mapped, TeamAtomics atomics);
+  // Gives up the HCA with which this object listens: its loss is none of the team's any more.
+  void leave_hca();
   // Lets kernels reach all ranks by this poster, or by loads and stores alone without one. Errors: those of
   // Gpu::map.
   [[nodiscard]] Result<void> start_without_hca(const std::vector<bool>& mapped,

@@ -196,7 +196,13 @@ Result<void> TeamState::choose_provider(const std::vector<Introduction>& all) {
   for (const Introduction& rank : all) choices.push_back(rank.provider);
   provider_ = GDX_TRY(provider_of(choices));
   if (provider_.empty()) return {};
+  connections_->leave_hca();
   hca_ = nullptr;
+  pools_ = {};
+  own_.host_pool.reset();
+  own_.nic_pool.reset();
+  own_.counted.reset();
+  own_.hca.reset();
   return check_proxied_options(provider_, options_);
 }
 

@@ -1,8 +1,10 @@
 // Teams whose ranks are proxied over $GDX_PROVIDER, without any HCA: every rank of `gdx run --hardware` runs
 // these tests in the same order. What is common to all ways is in the other tests of teams; the order of
 // calls in team_litmus_test.cpp.
+#include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <infiniband/verbs.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -17,6 +19,7 @@
 
 #include "device/team.h"
 #include "host/gdx.h"
+#include "proto/softhca.h"
 #include "tests/e2e/must.h"
 
 namespace gdx {
@@ -246,6 +249,26 @@ TEST(ProxiedTeam, what_cannot_be_proxied_is_refused_by_one_clear_line) {
   options = options_with(kPatienceNs);
   const Variable daemon("GDX_DAEMON", "unix:/nowhere");
   expect_refusal(options, Status::kUnsupported, "set GDX_DAEMON=off");
+}
+
+// The last rank opens none, so the others close theirs.
+TEST(ProxiedTeam, auto_team_outlives_the_hca_that_it_leaves) {
+  TeamOptions options = options_with(kPatienceNs);
+  const auto world = must(WorldOptions::from_environment());
+  if (world.rank + 1 == world.size) options.hca.name = "none";
+  Team team = make_team(options);
+  ASSERT_EQ(team.atomics(), TeamAtomics::kAgent);
+  auto* const word = must(team.allocate<std::uint64_t>(1));
+  const auto raise = reinterpret_cast<SofthcaRaise>(dlsym(RTLD_DEFAULT, kSofthcaRaiseSymbol));
+  ASSERT_NE(raise, nullptr) << "needs the software HCA";
+  raise(IBV_EVENT_DEVICE_FATAL);
+  Status ends[2] = {Status::kPending, Status::kPending};
+  launch(team, [&](const TeamHandle& handle) {
+    ends[0] = gdx_signal(handle, word, 1, SignalOp::kAdd, (handle.rank + 1) % handle.size);
+    ends[1] = gdx_wait(handle, word, Compare::kEqual, 1, (handle.rank + handle.size - 1) % handle.size);
+  });
+  for (const Status end : ends) EXPECT_EQ(end, Status::kOk) << team.describe_fault();
+  must(team.barrier());
 }
 
 // One thread waits for it, on one lane, while another puts to it, on the other.
