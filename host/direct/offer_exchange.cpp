@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <sys/random.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -23,8 +24,15 @@ static_assert(kMaxPeerWindows * peer::kMaxParts <= bootstrap::kMaxLocalMessageDe
 // Bound on a silent connection, so that it does not use up the time of the ranks after it.
 constexpr std::uint64_t kFirstWordNs = 5'000'000'000;
 
+// The process at the other end lives: it waits for this one in the exchange.
+Descriptor process_of(const Descriptor& socket) {
+  const auto peer = bootstrap::peer_of(socket);
+  if (!peer || peer->pid <= 0) return {};
+  return Descriptor::keep(static_cast<int>(syscall(SYS_pidfd_open, peer->pid, 0)));
+}
+
 // Errors: kVersionMismatch, kInvalidArgument.
-Result<PeerOffers> parse(LocalMessage message) {
+Result<PeerOffers> parse(LocalMessage message, const Descriptor& socket) {
   peer::OfferHeader header{};
   std::memcpy(&header, message.bytes.data(), sizeof header);  // sender() has seen that it is there
   if (header.version != peer::kExchangeVersion) {
@@ -46,6 +54,7 @@ Result<PeerOffers> parse(LocalMessage message) {
     return fail(Status::kInvalidArgument, "it sent another number of files than its offers name");
   }
   offers.files = std::move(message.descriptors);
+  offers.process = process_of(socket);
   return offers;
 }
 
@@ -122,7 +131,8 @@ void OfferExchange::accept_all(std::span<const peer::RankIdentity> identities,
     if (!rank) continue;
     std::erase(awaited, *rank);
     const auto sent = send(*socket, identities[*rank], mine, deadline_ns);
-    results[*rank] = sent ? parse(std::move(*message)) : Result<PeerOffers>(tl::unexpected(sent.error()));
+    results[*rank] =
+        sent ? parse(std::move(*message), *socket) : Result<PeerOffers>(tl::unexpected(sent.error()));
   }
 }
 
@@ -159,7 +169,7 @@ std::map<std::uint32_t, Result<PeerOffers>> OfferExchange::run(std::span<const p
     } else if (sender(*message, std::span(&rank, 1)) == std::nullopt) {
       results[rank] = fail(Status::kInvalidArgument, "somebody else answers in its place");
     } else {
-      results[rank] = parse(std::move(*message));
+      results[rank] = parse(std::move(*message), socket);
     }
   }
   return results;

@@ -21,6 +21,7 @@ namespace {
 struct Peer {
   std::vector<MappedRegion> regions;  // all of its, or none
   std::string reason;                 // reason for its absence
+  Descriptor process = {};
 };
 
 Result<void> check_arguments(std::span<const Memory* const> regions, const PeerOptions& options) {
@@ -77,7 +78,7 @@ std::optional<std::string> why_apart(const OwnEnd& here, const peer::RankIdentit
   return apart(here.identity.node, there.node);
 }
 
-Peer map_all(const Result<PeerOffers>& offered, int gpu) {
+Peer map_all(Result<PeerOffers> offered, int gpu) {
   Peer peer;
   if (!offered) {
     peer.reason = offered.error().message;
@@ -88,11 +89,12 @@ Peer map_all(const Result<PeerOffers>& offered, int gpu) {
   for (const peer::Offer& offer : offered->offers) {
     auto mapped = map_region(offer, files.first(offer.part_count), gpu);
     if (!mapped) {
-      return {{}, mapped.error().message};
+      return {{}, mapped.error().message, {}};
     }
     files = files.subspan(offer.part_count);
     peer.regions.push_back(std::move(*mapped));
   }
+  peer.process = std::move(offered->process);
   return peer;
 }
 
@@ -166,7 +168,7 @@ Result<PeerMapping> PeerMapping::exchange(World& world, std::span<const Memory* 
     std::vector<OfferedRegion> mine;
     for (const Memory* const memory : regions) mine.push_back(offer_region(*memory));
     auto results = end.exchange->run(identities, near, mine, monotonic_ns() + options.timeout_ns);
-    for (auto& [rank, offered] : results) impl->peers[rank] = map_all(offered, options.gpu);
+    for (auto& [rank, offered] : results) impl->peers[rank] = map_all(std::move(offered), options.gpu);
   }
   impl->announce(world.rank());
   if (choice == DirectChoice::kOn) {
@@ -181,6 +183,10 @@ bool PeerMapping::is_direct(std::uint32_t rank) const {
 
 std::string PeerMapping::reason(std::uint32_t rank) const {
   return rank < impl_->peers.size() ? impl_->peers[rank].reason : "no such rank";
+}
+
+int PeerMapping::process(std::uint32_t rank) const {
+  return is_direct(rank) ? impl_->peers[rank].process.value() : -1;
 }
 
 Result<void> PeerMapping::map_to(const Gpu& gpu) {

@@ -61,6 +61,10 @@ class PeerMapping {
   // Returns the reason why the rank is not direct; empty where it is.
   [[nodiscard]] std::string reason(std::uint32_t rank) const;
 
+  // Returns a descriptor that polls as readable once the direct rank's process has ended; -1 for this rank,
+  // and where none is to be had.
+  [[nodiscard]] int process(std::uint32_t rank) const;
+
   // Lets kernels of `gpu` reach mapped host memory; kernels of the CPU layer need no call. Errors: those of
   // Gpu::map.
   [[nodiscard]] Result<void> map_to(const Gpu& gpu);

@@ -75,14 +75,34 @@ void Connections::leave_hca() {
   pools_ = {};
 }
 
-Result<void> Connections::start_without_hca(const std::vector<bool>& mapped, std::unique_ptr<Poster> poster) {
+Result<void> Connections::start_proxied(const std::vector<bool>& mapped, std::unique_ptr<Poster> poster) {
   mapped_ = mapped;
-  if (poster != nullptr && gpu_)
-    rings_on_gpu_ = GDX_TRY(gpu_->map(poster->memory().data(), poster->memory().size()));
+  if (gpu_) rings_on_gpu_ = GDX_TRY(gpu_->map(poster->memory().data(), poster->memory().size()));
   poster_ = std::move(poster);
-  atomics_ = poster_ ? TeamAtomics::kAgent : TeamAtomics::kProcessor;
-  for (End& each : ends_) each.way = poster_ ? PeerWay::kProxied : PeerWay::kMapped;
+  atomics_ = TeamAtomics::kAgent;
+  for (End& each : ends_) each.way = PeerWay::kProxied;
   return {};
+}
+
+Result<void> Connections::start_mapped(const PeerMapping& mapping) {
+  mapped_.assign(size_, true);
+  atomics_ = TeamAtomics::kProcessor;
+  for (End& each : ends_) each.way = PeerWay::kMapped;
+  std::map<std::uint32_t, int> processes;
+  for (std::uint32_t rank = 0; rank < size_; ++rank) {
+    if (mapping.process(rank) >= 0) processes[rank] = mapping.process(rank);
+  }
+  processes_ =
+      GDX_TRY(ProcessWatch::start(std::move(processes), [this](std::uint32_t rank) { process_ended(rank); }));
+  return {};
+}
+
+void Connections::process_ended(std::uint32_t rank) {
+  const std::lock_guard lock(mutex_);
+  for (std::uint32_t lane = 0; lane < options_->lanes; ++lane) {
+    end(lane, rank).why_gone = "its process has ended";
+    set_way_of(rank, lane, PeerWay::kGone);
+  }
 }
 
 // Kernels that are given the handle of a closed team must not find rings that are gone.
@@ -96,7 +116,7 @@ void Connections::ask(std::uint32_t rank, std::uint32_t lane) const {
 }
 
 Result<void> Connections::connect(std::uint32_t rank, std::uint64_t deadline_ns) {
-  if (!serves_) return check_proxied(rank);
+  if (!serves_) return check_without_hca(rank);
   for (std::uint32_t lane = 0; lane < options_->lanes; ++lane) ask(rank, lane);
   for (std::uint32_t lane = 0; lane < options_->lanes; ++lane) {
     const std::uint64_t now_ns = monotonic_ns();
@@ -106,11 +126,14 @@ Result<void> Connections::connect(std::uint32_t rank, std::uint64_t deadline_ns)
 }
 
 // Returns the first failure towards a rank that needs no connection.
-Result<void> Connections::check_proxied(std::uint32_t rank) const {
+Result<void> Connections::check_without_hca(std::uint32_t rank) const {
   for (std::uint32_t lane = 0; poster_ && lane < options_->lanes; ++lane) {
     std::string failure = poster_->describe_failure(lane, rank);
     if (!failure.empty()) return fail(Status::kPeerUnreachable, std::move(failure));
   }
+  const std::lock_guard lock(mutex_);
+  if (const std::string& why = end(0, rank).why_gone; !why.empty())
+    return fail(Status::kPeerUnreachable, fmt::format("rank {}: {}", rank, why));
   return is_aborted() ? fail(Status::kAborted, "the team was aborted") : Result<void>{};
 }
 

@@ -12,8 +12,10 @@
 #include <string>
 #include <vector>
 
+#include "host/direct/peer_mapping.h"
 #include "host/poster/poster.h"
 #include "host/team/connector_service.h"
+#include "host/team/process_watch.h"
 #include "host/team/team_options.h"
 #include "host/team/team_table.h"
 
@@ -42,10 +44,11 @@ class Connections final : private ConnectorHost {
                                    const std::vector<bool>& mapped, TeamAtomics atomics);
   // Gives up the HCA with which this object listens: its loss is none of the team's any more.
   void leave_hca();
-  // Lets kernels reach all ranks by this poster, or by loads and stores alone without one. Errors: those of
-  // Gpu::map.
-  [[nodiscard]] Result<void> start_without_hca(const std::vector<bool>& mapped,
-                                               std::unique_ptr<Poster> poster);
+  // Lets kernels reach all ranks by this poster, whose windows may be mapped. Errors: those of Gpu::map.
+  [[nodiscard]] Result<void> start_proxied(const std::vector<bool>& mapped, std::unique_ptr<Poster> poster);
+  // Lets kernels reach all ranks by loads and stores alone. A rank is gone once its process has ended.
+  // Errors: those of ProcessWatch::start.
+  [[nodiscard]] Result<void> start_mapped(const PeerMapping& mapping);
   // Null where no rank is proxied.
   [[nodiscard]] Poster* poster() const { return poster_.get(); }
   // Words by lane, then rank, by which kernels ask for a connection or a probe.
@@ -107,7 +110,8 @@ class Connections final : private ConnectorHost {
   void ready(std::uint32_t rank, std::uint32_t lane) override;
   void gone(std::uint32_t rank, std::uint32_t lane, const Error& why) override;
 
-  [[nodiscard]] Result<void> check_proxied(std::uint32_t rank) const;
+  void process_ended(std::uint32_t rank);
+  [[nodiscard]] Result<void> check_without_hca(std::uint32_t rank) const;
   // Returns the end's endpoint once kernels know it, which then stays until the team ends; else null.
   [[nodiscard]] const Endpoint* known_endpoint(std::uint32_t lane, std::uint32_t rank) const;
   // Calls below need mutex_.
@@ -144,6 +148,8 @@ class Connections final : private ConnectorHost {
   std::vector<End> ends_;                     // by lane, then rank; guarded by mutex_
   std::unique_ptr<ConnectorService> connector_;
   bool serves_ = false;  // the connector does
+  std::unique_ptr<ProcessWatch>
+      processes_;  // of ranks that are mapped, in a team without an HCA and a poster
   std::unique_ptr<Poster> poster_;
   std::shared_ptr<GpuMapping> rings_on_gpu_;  // ends before the rings do
   std::shared_ptr<void> on_loss_;

@@ -276,9 +276,11 @@ Result<std::shared_ptr<Table>> TeamState::connect_ranks(const std::vector<Introd
     connectors.reserve(all.size());
     for (const Introduction& rank : all) connectors.push_back(rank.connector);
     GDX_TRY(connections_->start(connectors, mapped, atomics_));
+  } else if (poster) {
+    GDX_TRY(exchange_cards(*poster));
+    GDX_TRY(connections_->start_proxied(mapped, std::move(poster)));
   } else {
-    if (poster) GDX_TRY(exchange_cards(*poster));
-    GDX_TRY(connections_->start_without_hca(mapped, std::move(poster)));
+    GDX_TRY(connections_->start_mapped(*windows_->window(0).mapping));
   }
   log_ways(mapped);
   std::vector<std::uint32_t> members(world_->size());

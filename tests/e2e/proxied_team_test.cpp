@@ -308,5 +308,26 @@ TEST(ProxiedTeam, rank_that_dies_is_unreachable_by_name) {
   EXPECT_THAT(met.error().message, HasSubstr(name));
 }
 
+// All ranks are mapped, so no provider is opened, and no echo is asked for: the process's end is the sign.
+TEST(ProxiedTeam, mapped_rank_that_dies_is_unreachable_by_name) {
+  TeamOptions options = options_with(kPatienceNs);
+  options.direct = DirectChoice::kOn;
+  Team team = make_team(options);
+  ASSERT_EQ(team.atomics(), TeamAtomics::kProcessor);
+  auto* const words = must(team.allocate<std::uint64_t>(2));
+  const std::uint32_t dead = team.size() - 1;
+  if (team.rank() == dead) _exit(::testing::UnitTest::GetInstance()->Failed() ? 1 : 0);
+  Status ends[2] = {Status::kPending, Status::kPending};
+  launch(team, [&](const TeamHandle& handle) {
+    ends[0] = gdx_wait(handle, words, Compare::kEqual, 1, dead);
+    ends[1] = gdx_put(handle, words, words + 1, 8, dead);
+  });
+  for (const Status end : ends) EXPECT_EQ(end, Status::kPeerUnreachable) << team.describe_fault();
+  const std::string name = "rank " + std::to_string(dead);
+  EXPECT_THAT(team.describe_fault(), HasSubstr("connection to " + name + ", lane 1: its process has ended"));
+  EXPECT_EQ(team.connect(dead).error().status, Status::kPeerUnreachable);
+  EXPECT_EQ(team.way(1 - team.rank()), PeerWay::kMapped) << "which lives";
+}
+
 }  // namespace proxied_team_test
 }  // namespace gdx
