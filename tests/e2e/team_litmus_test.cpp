@@ -199,8 +199,8 @@ TEST_P(TeamLitmus, get_sees_the_puts_and_signals_before_it) {
   EXPECT_EQ(stale, 0u) << "words that a get did not see";
 }
 
-// Who is told of a flush by another way finds what came before it: the sender itself, where it maps the
-// target's words, and the witness by a get.
+// A rank that learns of the flush by another way finds what came before it: the sender itself, where it maps
+// the target's words, and the witness by a get.
 TEST_P(TeamLitmus, flush_ends_when_the_target_has_puts_and_signals) {
   constexpr std::uint64_t kCount = 64;
   auto* const from = allocate(kCount);
