@@ -20,9 +20,7 @@ std::uint64_t load(std::uint64_t& word) { return std::atomic_ref(word).load(std:
 Link::Link(std::unique_ptr<Executor> executor, End end)
     : peer_(1 - static_cast<std::uint32_t>(end)),
       control_(std::make_unique<Control>()),
-      executor_(std::move(executor)) {
-  executor_->set_done(0, done_words_.data());
-}
+      executor_(std::move(executor)) {}
 
 Result<std::unique_ptr<Link>> Link::open(std::unique_ptr<Port> port, End end) {
   ExecutorOptions options;
@@ -170,8 +168,8 @@ void Link::match() {
     send.index = next_index_++;
     send.ordinal = next_ordinal_++;
     undelivered_.push_back(send.index);
-    const PutEnds ends{send.from, {match->receive.address, match->receive.key}};
-    executor_->take_put(0, send.index, command, ends);
+    const TransferEnds ends{send.from, {match->receive.address, match->receive.key}};
+    executor_->take_transfer(0, send.index, command, ends);
   }
 }
 
@@ -182,16 +180,13 @@ bool Link::progress(std::uint64_t now_ns) {
     match();
   }
   const auto done = executor_->progress(now_ns);
+  completed_ = executor_->completed(0, peer_);
+  while (!undelivered_.empty() && undelivered_.front() < completed_) undelivered_.pop_front();
+  const Error& failure = executor_->failure(0, peer_);
+  if (failure.status != Status::kOk && !failure_) failure_ = failure;
   port_failed_ = !done;
   if (!done && !failure_) failure_ = done.error();
   if (!done) return true;
-  const std::uint64_t word = done_words_[peer_];
-  if (const Status status = failure_of(word); status != Status::kOk) {
-    if (!failure_) failure_ = Error{status, executor_->describe_fault(0, peer_)};
-    return *done != 0;
-  }
-  completed_ = done_of(word);
-  while (!undelivered_.empty() && undelivered_.front() < completed_) undelivered_.pop_front();
   return *done != 0;
 }
 

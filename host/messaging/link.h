@@ -100,7 +100,6 @@ class Link {
 
   std::uint32_t peer_;
   std::unique_ptr<Control> control_;  // outlives the executor, which peers write through
-  std::array<std::uint64_t, 2> done_words_{};
   std::unique_ptr<Executor> executor_;
   SendMatcher sends_to_;
   ReceiveMatcher receives_;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
 
 namespace gdx {
@@ -28,22 +29,6 @@ std::uint64_t change(std::uint64_t& word, const Message& message) {
   }
 }
 
-// Returns the answer to `message`, once it is applied.
-Message answer_to(const Message& message, std::span<const PosterWindow> windows) {
-  Message answer{};
-  answer.kind = Kind::kAnswer;
-  answer.sequence = message.sequence;
-  answer.request = message.request;
-  if (message.kind == Kind::kEcho) return answer;
-  std::uint64_t* const word = word_at(windows, message.window, message.offset);
-  if (word == nullptr) {
-    answer.refused = 1;
-  } else {
-    answer.value = change(*word, message);
-  }
-  return answer;
-}
-
 }  // namespace
 
 std::uint64_t* word_at(std::span<const PosterWindow> windows, std::uint32_t window, std::uint64_t offset) {
@@ -51,6 +36,40 @@ std::uint64_t* word_at(std::span<const PosterWindow> windows, std::uint32_t wind
   if (window >= windows.size() || offset % kWord != 0) return nullptr;
   if (windows[window].bytes < kWord || offset > windows[window].bytes - kWord) return nullptr;
   return reinterpret_cast<std::uint64_t*>(windows[window].address + offset);
+}
+
+void Agent::hide(const PosterWindow& memory) {
+  const auto found = std::ranges::find_if(shown_, [&](const PosterWindow& one) {
+    return one.address == memory.address && one.bytes == memory.bytes;
+  });
+  if (found != shown_.end()) shown_.erase(found);
+}
+
+std::uint64_t* Agent::word_of(const Message& message, std::span<const PosterWindow> windows) const {
+  if (message.window != agent::kByAddress) return word_at(windows, message.window, message.offset);
+  // An address below the memory gives an offset beyond its end.
+  if (message.offset % sizeof(std::uint64_t) != 0) return nullptr;
+  for (const PosterWindow& memory : shown_) {
+    const std::uint64_t offset = message.offset - reinterpret_cast<std::uintptr_t>(memory.address);
+    if (memory.bytes >= sizeof(std::uint64_t) && offset <= memory.bytes - sizeof(std::uint64_t))
+      return reinterpret_cast<std::uint64_t*>(memory.address + offset);
+  }
+  return nullptr;
+}
+
+Message Agent::apply(const Message& message, std::span<const PosterWindow> windows) const {
+  Message answer{};
+  answer.kind = Kind::kAnswer;
+  answer.sequence = message.sequence;
+  answer.request = message.request;
+  if (message.kind == Kind::kEcho) return answer;
+  std::uint64_t* const word = word_of(message, windows);
+  if (word == nullptr) {
+    answer.refused = 1;
+  } else {
+    answer.value = change(*word, message);
+  }
+  return answer;
 }
 
 Result<void> Agent::on_write(std::uint32_t immediate, std::span<const PosterWindow> windows,
@@ -92,7 +111,7 @@ void Agent::apply_due(std::uint32_t number, std::span<const PosterWindow> window
   for (;;) {
     std::optional<Message>& due = flow.waiting[flow.next_message % agent::kMostUnanswered];
     if (!due || due->after > flow.placed.next) return;
-    const Message answer = answer_to(*due, windows);
+    const Message answer = apply(*due, windows);
     if (due->wants_answer != 0 || answer.refused != 0) answers.push_back({number, answer});
     due.reset();
     ++flow.next_message;

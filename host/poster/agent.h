@@ -42,6 +42,10 @@ class Agent {
   [[nodiscard]] Result<void> on_message(const agent::Message& message, std::span<const PosterWindow> windows,
                                         std::vector<Answer>& answers);
 
+  // Shows memory whose words messages may name by address, until hide() of the same memory.
+  void show(const PosterWindow& memory) { shown_.push_back(memory); }
+  void hide(const PosterWindow& memory);
+
  private:
   // Numbers that have come: all before `next`, and those marked behind it.
   struct Placed {
@@ -54,8 +58,14 @@ class Agent {
     std::array<std::optional<agent::Message>, agent::kMostUnanswered> waiting;
   };
   void apply_due(std::uint32_t number, std::span<const PosterWindow> windows, std::vector<Answer>& answers);
+  [[nodiscard]] std::uint64_t* word_of(const agent::Message& message,
+                                       std::span<const PosterWindow> windows) const;
+  // Returns the answer to `message`, once it is applied.
+  [[nodiscard]] agent::Message apply(const agent::Message& message,
+                                     std::span<const PosterWindow> windows) const;
 
   std::vector<Flow> flows_;
+  std::vector<PosterWindow> shown_;
 };
 
 }  // namespace gdx

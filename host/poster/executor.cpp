@@ -192,8 +192,9 @@ Status Executor::refusal_of(const Flow& flow, const Command& command, bool in_wi
   if (word && (command.remote_offset % kWord != 0 || command.local_offset % kWord != 0))
     return Status::kInvalidArgument;
   if ((command.flags & kSignals) != 0) {
-    if (command.signal_window >= card.window_count ||
-        !within(command.signal_offset, kWord, card.windows[command.signal_window].bytes))
+    const bool by_address = command.signal_window == agent::kByAddress;  // then the rank itself looks
+    if (!by_address && (command.signal_window >= card.window_count ||
+                        !within(command.signal_offset, kWord, card.windows[command.signal_window].bytes)))
       return Status::kRemoteAccess;
     if (command.signal_offset % kWord != 0) return Status::kInvalidArgument;
   }
@@ -204,8 +205,8 @@ void Executor::take(std::uint32_t lane, std::uint64_t index, const Command& comm
   add_entry(lane, {.command = command, .ends = {}, .index = index});
 }
 
-void Executor::take_put(std::uint32_t lane, std::uint64_t index, const Command& command,
-                        const PutEnds& ends) {
+void Executor::take_transfer(std::uint32_t lane, std::uint64_t index, const Command& command,
+                             const TransferEnds& ends) {
   add_entry(lane, {.command = command, .ends = ends, .index = index});
 }
 
@@ -281,18 +282,15 @@ Result<int> Executor::progress(std::uint64_t now_ns) {
     complete(flow);
   }
   events_.clear();
-  GDX_TRY(port_->poll(events_));
-  for (const PortEvent& event : events_) on_event(event);
+  const auto polled = port_->poll(events_);
+  for (const PortEvent& event : events_) on_event(event);  // what came before a failure counts, too
+  GDX_TRY(polled);
   // Signs of a rank may lie behind these events, though not behind any number of them.
   if (options_.peer_timeout_ns != kForever && (events_.empty() || ++busy_turns_ == kMostBusyTurns)) {
     busy_turns_ = 0;
     for (Flow& flow : flows_) check_silence(flow);
   }
   return done + static_cast<int>(events_.size());
-}
-
-std::string Executor::describe_fault(std::uint32_t lane, std::uint32_t rank) const {
-  return flows_[std::size_t{lane} * options_.ranks + rank].failure.message;
 }
 
 void Executor::publish(const Flow& flow, std::uint64_t done) {
@@ -310,6 +308,7 @@ void Executor::complete(Flow& flow) {
     --flow.posted;
   }
   if (done == 0) return;
+  flow.completed = done;
   flow.progress_ns = ran_ns_;
   if (flow.entries.empty()) --busy_flows_;
   publish(flow, done);

@@ -31,10 +31,10 @@ struct ExecutorOptions {
   std::optional<SignalOrder> order;  // of signals; absent: the cheapest that the port permits
 };
 
-// Ends of a put that lie in no window.
-struct PutEnds {
-  PortSource from;  // registered by register_memory()
-  PortTarget to;    // as its owner has told it
+// Ends of a put or get that lie in no window.
+struct TransferEnds {
+  PortSource local;   // registered by register_memory()
+  PortTarget remote;  // as its owner has told it
 };
 
 // Threads: one at a time.
@@ -52,12 +52,15 @@ class Executor {
                                                 std::optional<std::size_t> number = std::nullopt);
   // Ends the window of that number, if it is the newest: peers can reach it no more. No command may name it.
   void drop_window(std::size_t number);
-  // Registers memory for PutEnds alone; `remote`: peers may read and write it. Errors: the port's.
+  // Registers memory for TransferEnds alone; `remote`: peers may read and write it. Errors: the port's.
   [[nodiscard]] Result<PortRegion> register_memory(std::byte* address, std::uint64_t bytes, bool remote) {
     return port_->register_memory(address, bytes, remote);
   }
-  // Ends that; no put between it and a peer may be in flight.
+  // Ends that; no transfer between it and a peer may be in flight.
   void forget_memory(const PortRegion& region) { port_->forget_memory(region); }
+  // Lets peers signal words of that memory by their addresses (agent::kByAddress), until hide_words().
+  void show_words(std::byte* address, std::uint64_t bytes) { agent_.show({address, bytes}); }
+  void hide_words(std::byte* address, std::uint64_t bytes) { agent_.hide({address, bytes}); }
   // Returns this rank's card, with all windows added so far, for connect() of peers. Peers alone may see it.
   [[nodiscard]] agent::Card card() const;
   // A later card of a rank renews its windows. Errors: kVersionMismatch, kInvalidArgument for a card that
@@ -69,8 +72,10 @@ class Executor {
   [[nodiscard]] bool has_room(std::uint32_t lane, std::uint32_t rank) const;
   // Takes command `index` of the lane's ring; has_room() has said so.
   void take(std::uint32_t lane, std::uint64_t index, const Command& command);
-  // Takes a put of `ends` in place of the command's windows. Ordering: as of take().
-  void take_put(std::uint32_t lane, std::uint64_t index, const Command& command, const PutEnds& ends);
+  // Takes a put or get between `ends` in place of the command's windows. Ordering: as of take(). The caller
+  // bounds how many are open.
+  void take_transfer(std::uint32_t lane, std::uint64_t index, const Command& command,
+                     const TransferEnds& ends);
   // Finds out whether an idle rank still answers: it fails unless it does within the bound.
   void probe(std::uint32_t lane, std::uint32_t rank);
   // Commands of a lane before `index`, and the messages that ranks' agents must have applied for them to be
@@ -91,14 +96,20 @@ class Executor {
   [[nodiscard]] const ExecutorOptions& options() const { return options_; }
   // Returns the operations and flags that GDX_EMULATION=refuse forbids: bit n of operation n; flags above.
   [[nodiscard]] std::uint32_t refused() const;
-  // Returns the first failure towards `rank`: one line; empty without one.
-  [[nodiscard]] std::string describe_fault(std::uint32_t lane, std::uint32_t rank) const;
+  // Returns the first failure of the lane towards `rank`; kOk without one.
+  [[nodiscard]] const Error& failure(std::uint32_t lane, std::uint32_t rank) const {
+    return flows_[std::size_t{lane} * options_.ranks + rank].failure;
+  }
+  // Returns the index before which all of the lane's commands to `rank` were complete, before any failure.
+  [[nodiscard]] std::uint64_t completed(std::uint32_t lane, std::uint32_t rank) const {
+    return flows_[std::size_t{lane} * options_.ranks + rank].completed;
+  }
 
  private:
   // One command that is not complete.
   struct Entry {
     Command command;
-    std::optional<PutEnds> ends;  // absent: in windows
+    std::optional<TransferEnds> ends;  // absent: in windows
     std::uint64_t index = 0;
     std::uint64_t bytes_posted = 0;
     std::uint32_t in_flight = 0;  // parts whose completion or answer is due
@@ -111,6 +122,7 @@ class Executor {
     std::uint32_t rank = 0;
     std::deque<Entry> entries;  // by index
     std::size_t posted = 0;     // entries at the front of which all parts are posted
+    std::uint64_t completed = 0;
     std::uint32_t writes_in_flight = 0;
     std::uint64_t writes = 0;    // numbers given
     std::uint64_t messages = 0;  // sent

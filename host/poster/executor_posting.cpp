@@ -94,14 +94,14 @@ Executor::Step Executor::post(Flow& flow, Entry& entry) {
 
 PortSource Executor::source_of(const Entry& entry) const {
   const Command& command = entry.command;
-  if (entry.ends) return {entry.ends->from.address + entry.bytes_posted, entry.ends->from.region};
+  if (entry.ends) return {entry.ends->local.address + entry.bytes_posted, entry.ends->local.region};
   return {windows_[command.local_window].address + command.local_offset + entry.bytes_posted,
           regions_[command.local_window].local};
 }
 
 PortTarget Executor::target_of(const Flow& flow, const Entry& entry) const {
   const Command& command = entry.command;
-  if (entry.ends) return {entry.ends->to.address + entry.bytes_posted, entry.ends->to.key};
+  if (entry.ends) return {entry.ends->remote.address + entry.bytes_posted, entry.ends->remote.key};
   const agent::CardWindow& window = peers_[flow.rank].card.windows[command.remote_window];
   return {window.base + command.remote_offset + entry.bytes_posted, window.key};
 }

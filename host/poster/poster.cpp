@@ -195,7 +195,7 @@ agent::Card Poster::card() const {
 
 std::string Poster::describe_failure(std::uint32_t lane, std::uint32_t rank) const {
   const std::lock_guard lock(mutex_);
-  return executor_->describe_fault(lane, rank);
+  return executor_->failure(lane, rank).message;
 }
 
 Result<void> Poster::connect(std::uint32_t rank, const agent::Card& card) {
@@ -209,7 +209,7 @@ std::string Poster::describe_fault(std::uint32_t lane) const {
   if (status == Status::kOk) return {};
   std::string reason = text_of(fault.cause);
   const std::lock_guard lock(mutex_);
-  if (fault.cause == CommandCause::kPeerFailed) reason = executor_->describe_fault(lane, fault.rank);
+  if (fault.cause == CommandCause::kPeerFailed) reason = executor_->failure(lane, fault.rank).message;
   if (fault.cause == CommandCause::kPosterEnded && !ended_because_.empty()) reason += ": " + ended_because_;
   if (fault.cause == CommandCause::kRefused && status == Status::kUnsupported) {
     reason = fmt::format(

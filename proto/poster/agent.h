@@ -50,6 +50,9 @@ constexpr std::uint32_t pack_number(std::uint32_t flow, std::uint64_t number) {
 }
 
 inline constexpr std::uint32_t kMostWindows = 8;
+// In place of a window: `offset` is an address of the receiver, of a word that it shows.
+inline constexpr std::uint8_t kByAddress = 255;
+static_assert(kMostWindows < kByAddress);
 inline constexpr std::uint32_t kProviderBytes = 32;
 inline constexpr std::uint32_t kMostAddressBytes = 256;
 

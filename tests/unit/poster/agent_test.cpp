@@ -131,6 +131,34 @@ TEST_F(AgentTest, word_outside_its_window_is_refused_and_told) {
   EXPECT_EQ(words_, (std::array<std::uint64_t, 4>{}));
 }
 
+TEST_F(AgentTest, word_by_address_changes_while_it_is_shown) {
+  std::array<std::uint64_t, 2> other{};
+  const PosterWindow shown{reinterpret_cast<std::byte*>(other.data()), sizeof other};
+  std::uint64_t sequence = 0;
+  const auto is_refused = [&](std::uint64_t address) {
+    Message made = message(sequence++, 0, 5);
+    made.window = agent::kByAddress;
+    made.offset = address;
+    answers_.clear();
+    EXPECT_TRUE(give(made));
+    return !answers_.empty() && answers_.front().message.refused != 0;
+  };
+  const auto begin = reinterpret_cast<std::uintptr_t>(other.data());
+  EXPECT_TRUE(is_refused(begin));
+  agent_.show(shown);
+  agent_.show(shown);  // registered twice
+  EXPECT_FALSE(is_refused(begin + 8));
+  EXPECT_EQ(other[1], 5u);
+  EXPECT_TRUE(is_refused(begin - 8));
+  EXPECT_TRUE(is_refused(begin + 4));
+  EXPECT_TRUE(is_refused(begin + 16));
+  agent_.hide(shown);
+  EXPECT_FALSE(is_refused(begin));
+  agent_.hide(shown);
+  EXPECT_TRUE(is_refused(begin));
+  EXPECT_EQ(words_[0], 0u);
+}
+
 TEST_F(AgentTest, what_no_peer_could_have_sent_is_refused) {
   EXPECT_FALSE(give(message(agent::kMostUnanswered, 0, 1)));
   ASSERT_TRUE(give(message(1, 0, 1)));

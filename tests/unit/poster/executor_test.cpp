@@ -67,6 +67,7 @@ class TestPort final : public Port {
     if (on_poll) on_poll();
     events.insert(events.end(), arrived.begin(), arrived.end());
     arrived.clear();
+    if (fails) return fail(Status::kQueueError, "the port has failed");
     return {};
   }
 
@@ -88,6 +89,7 @@ class TestPort final : public Port {
   std::vector<std::uint64_t> regions;  // keys of those that peers may write
   Error refusal{Status::kOk, {}};      // of the next posting
   std::function<void()> on_poll;
+  bool fails = false;  // polls, behind what has arrived
 
  private:
   Result<Posting> post(std::vector<Posted>& list, const Posted& posted) {
@@ -284,7 +286,7 @@ TEST_F(ExecutorTest, long_put_shows_by_its_parts_that_it_moves) {
   command.operation = CommandOperation::kPut;
   command.rank = 1;
   command.bytes = kLongBytes;
-  executor_->take_put(0, index_++, command, {{heap_.data(), nullptr}, {0, 1}});
+  executor_->take_transfer(0, index_++, command, {{heap_.data(), nullptr}, {0, 1}});
   turn();
   for (std::size_t part = 0; part < port_->writes.size(); ++part) {
     turn(kBoundNs / 10);  // a link that takes a tenth of the bound for each part
@@ -326,6 +328,25 @@ TEST_F(ExecutorTest, call_of_the_host_comes_before_the_next_look_of_the_posters_
   });
   host.join();
   EXPECT_LE(looks, 1);
+}
+
+TEST_F(ExecutorTest, what_was_complete_before_a_failure_of_the_same_poll_is_told) {
+  make(3);
+  for (const std::uint32_t rank : {1u, 1u, 2u}) give(rank, 64);
+  turn();
+  port_->complete(port_->writes[0]);
+  PortEvent& event = port_->arrived.emplace_back();
+  event.kind = PortEvent::Kind::kFailed;
+  event.context = port_->writes[1].context;
+  event.error = {Status::kRemoteAccess, "refused"};
+  turn();
+  EXPECT_EQ(executor_->completed(0, 1), 1u);
+  EXPECT_EQ(executor_->failure(0, 1).status, Status::kRemoteAccess);
+
+  port_->complete(port_->writes[2]);
+  port_->fails = true;
+  EXPECT_FALSE(executor_->progress(++now_ns_));
+  EXPECT_EQ(executor_->completed(0, 2), 3u);
 }
 
 }  // namespace
