@@ -274,14 +274,14 @@ std::string World::address() const {
   return own ? own->host : std::string();
 }
 
-Result<World> World::join(const WorldOptions& options) {
+Result<World> World::join(const WorldOptions& options, Descriptor listener) {
   const TraceSpan span("World::join");
   GDX_TRY(check_options(options));
   auto impl = std::make_unique<Impl>();
   impl->options = options;
   if (options.size > 1) {
     const std::uint64_t deadline_ns = monotonic_ns() + options.timeout_ns;
-    auto listener = GDX_TRY(bootstrap::settle_root(impl->options, deadline_ns));
+    if (!listener) listener = GDX_TRY(bootstrap::settle_root(impl->options, deadline_ns));
     const WorldOptions& settled = impl->options;
     const auto admission =
         GDX_TRY(bootstrap::choose_admission(settled.root, settled.secret, settled.secret_readers));

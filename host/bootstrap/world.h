@@ -14,6 +14,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "base/descriptor.h"
 #include "base/result.h"
 #include "host/bootstrap/secret.h"
 #include "proto/bootstrap/messages.h"
@@ -65,12 +66,13 @@ struct WorldOptions {
 // Threads: one thread at a time.
 class World {
  public:
-  // Returns once all ranks are connected.
+  // Returns once all ranks are connected. `listener`: at rank 0, a socket that listens at options.root
+  // already; empty: join() opens it.
   // Errors: kInvalidArgument (rank, size, address; a duplicate rank; ranks that disagree on the size; an
   // unusable secret, or another than rank 0's), kUnsupported (TCP without a secret), kBusy
   // (the port is taken), kTimeout, kVersionMismatch, kPeerGone, kSystem. kTimeout names the ranks that never
   // came.
-  [[nodiscard]] static Result<World> join(const WorldOptions& options);
+  [[nodiscard]] static Result<World> join(const WorldOptions& options, Descriptor listener = {});
 
   World(World&&) noexcept;
   World& operator=(World&&) noexcept;

@@ -21,7 +21,6 @@ using bootstrap::MeetingMessage;
 using bootstrap::Secret;
 
 constexpr int kMostRedials = 3;
-constexpr char kReaders[] = "the program has carried it: whoever reads its words between hosts can read it";
 
 ChannelPlace place_of(End end, std::uint64_t number) {
   return {FrameType::kMeeting, number, static_cast<std::uint32_t>(end)};
@@ -77,6 +76,39 @@ void write_secret(const Secret& secret, Invitation& invitation) {
 
 }  // namespace
 
+Result<Inviting> invite(const Door& door) {
+  Inviting inviting{};
+  inviting.listener = GDX_TRY(bootstrap::listen_on(door.host));
+  Invitation& invitation = inviting.invitation;
+  invitation.magic = kInvitationMagic;
+  invitation.version = kInvitationVersion;
+  invitation.number = random_number();
+  const std::string address = bootstrap::own_text(inviting.listener);
+  if (address.size() >= invitation.address.size())
+    return fail(Status::kInvalidArgument, fmt::format("the address {} is too long", address));
+  address.copy(invitation.address.data(), address.size());
+  inviting.told = GDX_TRY(bootstrap::secret_to_tell());
+  if (inviting.told) {
+    invitation.has_secret = 1;
+    write_secret(*inviting.told, invitation);
+  }
+  return inviting;
+}
+
+Result<Invited> read_invitation(const Invitation& invitation) {
+  if (invitation.magic != kInvitationMagic || invitation.version != kInvitationVersion ||
+      invitation.has_secret > 1)
+    return fail(Status::kVersionMismatch,
+                fmt::format("the peer's handle is not of this gdx (magic {:#x}, version {}): load the same "
+                            "plugin on all ranks",
+                            invitation.magic, invitation.version));
+  Invited invited;
+  invited.address.assign(invitation.address.data(),
+                         strnlen(invitation.address.data(), invitation.address.size()));
+  if (invitation.has_secret != 0) invited.told = GDX_TRY(secret_of(invitation));
+  return invited;
+}
+
 Host::Host(std::shared_ptr<Keeper> keeper, Door door, const Invitation& invitation,
            bootstrap::Reception reception)
     : keeper_(std::move(keeper)),
@@ -89,25 +121,13 @@ Host::Host(std::shared_ptr<Keeper> keeper, Door door, const Invitation& invitati
 Host::~Host() { keeper_->remove(*this); }
 
 Result<std::unique_ptr<Host>> Host::open(std::shared_ptr<Keeper> keeper, const Door& door) {
-  Invitation invitation{};
-  invitation.magic = kInvitationMagic;
-  invitation.version = kInvitationVersion;
-  invitation.number = random_number();
-  auto listener = GDX_TRY(bootstrap::listen_on(door.host));
-  const std::string address = bootstrap::own_text(listener);
-  if (address.size() >= invitation.address.size())
-    return fail(Status::kInvalidArgument, fmt::format("the address {} is too long", address));
-  address.copy(invitation.address.data(), address.size());
-  const auto told = GDX_TRY(bootstrap::secret_to_tell());
-  const auto admission = GDX_TRY(bootstrap::choose_admission(address, told, kReaders));
+  auto inviting = GDX_TRY(invite(door));
+  const std::string address = bootstrap::own_text(inviting.listener);
+  const auto admission = GDX_TRY(bootstrap::choose_admission(address, inviting.told, kInvitationReaders));
   log::info("messaging: peers at {} are recognised {}", address, admission.text);
-  if (told) {
-    invitation.has_secret = 1;
-    write_secret(*told, invitation);
-  }
-  bootstrap::Reception reception(std::move(listener), place_of(End::kAccepting, invitation.number),
-                                 admission.secret);
-  return std::unique_ptr<Host>(new Host(std::move(keeper), door, invitation, std::move(reception)));
+  bootstrap::Reception reception(std::move(inviting.listener),
+                                 place_of(End::kAccepting, inviting.invitation.number), admission.secret);
+  return std::unique_ptr<Host>(new Host(std::move(keeper), door, inviting.invitation, std::move(reception)));
 }
 
 Result<std::unique_ptr<Peer>> Host::accept() {
@@ -165,20 +185,13 @@ Guest::~Guest() { keeper_->remove(*this); }
 
 Result<std::unique_ptr<Guest>> Guest::begin(std::shared_ptr<Keeper> keeper, const Door& door,
                                             const Invitation& invitation) {
-  const std::string address(invitation.address.data(),
-                            strnlen(invitation.address.data(), invitation.address.size()));
-  if (invitation.magic != kInvitationMagic || invitation.version != kInvitationVersion ||
-      invitation.has_secret > 1)
-    return fail(Status::kVersionMismatch,
-                fmt::format("the peer's handle is not of this gdx (magic {:#x}, version {}): load the same "
-                            "plugin on all ranks",
-                            invitation.magic, invitation.version));
-  const auto told = invitation.has_secret == 0 ? Secret::Ptr{} : GDX_TRY(secret_of(invitation));
-  const auto admission = GDX_TRY(bootstrap::choose_admission(address, told, kReaders));
+  const Invited invited = GDX_TRY(read_invitation(invitation));
+  const auto admission =
+      GDX_TRY(bootstrap::choose_admission(invited.address, invited.told, kInvitationReaders));
   auto link = GDX_TRY(open_link(door, End::kConnecting));
-  auto socket = GDX_TRY(bootstrap::begin_connect(address));
-  return std::unique_ptr<Guest>(new Guest(std::move(keeper), address, invitation.number, admission.secret,
-                                          std::move(socket), std::move(link)));
+  auto socket = GDX_TRY(bootstrap::begin_connect(invited.address));
+  return std::unique_ptr<Guest>(new Guest(std::move(keeper), invited.address, invitation.number,
+                                          admission.secret, std::move(socket), std::move(link)));
 }
 
 void Guest::take_turn() {

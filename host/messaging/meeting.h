@@ -39,6 +39,26 @@ struct Invitation {
 };
 static_assert(sizeof(Invitation) == 112 && std::is_trivially_copyable_v<Invitation>);
 
+// Who can read an invitation, for a line about the way in which the ends recognise each other.
+inline constexpr char kInvitationReaders[] =
+    "the program has carried it: whoever reads its words between hosts can read it";
+
+// Listening socket of an end that accepts, and the words that lead to it.
+struct Inviting {
+  Descriptor listener;
+  Invitation invitation;
+  bootstrap::Secret::Ptr told;  // the secret of the invitation; null: the job's own, or none
+};
+// Errors: those of listen_on and secret_to_tell.
+[[nodiscard]] Result<Inviting> invite(const Door& door);
+
+struct Invited {
+  std::string address;
+  bootstrap::Secret::Ptr told;
+};
+// Errors: kVersionMismatch for words of no invitation, or of another version.
+[[nodiscard]] Result<Invited> read_invitation(const Invitation& invitation);
+
 // End that accepts. Threads: any. Handshakes have a bound, so they go on in its turns, too.
 class Host final : public Kept {
  public:
