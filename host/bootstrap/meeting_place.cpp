@@ -11,6 +11,7 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -70,6 +71,17 @@ std::string join_host_port(const std::string& host, const std::string& port) {
                                              : fmt::format("[{}]:{}", host, port);
 }
 
+// Returns what stands between commas.
+std::vector<std::string> words_of(std::string_view text) {
+  std::vector<std::string> words;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    words.emplace_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return words;
+}
+
 // Listens on all addresses of a family, and writes "PORT,ADDRESS,ADDRESS".
 Result<Descriptor> listen_and_tell(std::string& told) {
   const auto own = GDX_TRY(host_addresses());
@@ -86,12 +98,7 @@ Result<Descriptor> listen_and_tell(std::string& told) {
 }
 
 Result<std::string> root_of(const std::string& told) {
-  std::vector<std::string> words;
-  for (std::size_t begin = 0; begin <= told.size();) {
-    const std::size_t end = std::min(told.find(',', begin), told.size());
-    words.push_back(told.substr(begin, end - begin));
-    begin = end + 1;
-  }
+  const auto words = words_of(told);
   const std::span<const std::string> addresses = std::span(words).subspan(1);
   const bool whole = !addresses.empty() && std::ranges::none_of(addresses, [](const std::string& address) {
     return bytes_of(address).empty();
@@ -113,8 +120,10 @@ Result<std::vector<HostAddress>> host_addresses() {
   std::vector<HostAddress> addresses;
   for (const ifaddrs* one = list.get(); one != nullptr; one = one->ifa_next) {
     if ((one->ifa_flags & IFF_UP) == 0 || (one->ifa_flags & IFF_LOOPBACK) != 0) continue;
-    HostAddress address{
-        .text = {}, .bytes = bytes_of(one->ifa_addr), .prefix_bits = bits_of(bytes_of(one->ifa_netmask))};
+    HostAddress address{.text = {},
+                        .bytes = bytes_of(one->ifa_addr),
+                        .prefix_bits = bits_of(bytes_of(one->ifa_netmask)),
+                        .interface = one->ifa_name};
     if (address.bytes.empty()) continue;
     std::array<char, INET6_ADDRSTRLEN> text{};
     inet_ntop(one->ifa_addr->sa_family, address.bytes.data(), text.data(), text.size());
@@ -123,6 +132,25 @@ Result<std::vector<HostAddress>> host_addresses() {
   }
   std::ranges::stable_sort(addresses, {}, [](const HostAddress& address) { return address.bytes.size(); });
   return addresses;
+}
+
+std::vector<HostAddress> addresses_named(std::span<const HostAddress> own, std::string_view words) {
+  const auto takes = [&](char sign) {
+    const bool has = words.starts_with(sign);
+    if (has) words.remove_prefix(1);
+    return has;
+  };
+  const bool leaves_out = takes('^');
+  const bool is_whole = takes('=');
+  const auto names = words_of(words);
+  std::vector<HostAddress> named;
+  std::ranges::copy_if(own, std::back_inserter(named), [&](const HostAddress& address) {
+    return leaves_out != std::ranges::any_of(names, [&](const std::string& name) {
+             return is_whole ? address.interface == name
+                             : !name.empty() && address.interface.starts_with(name);
+           });
+  });
+  return named;
 }
 
 std::string choose_address(std::span<const std::string> of_root, std::span<const HostAddress> own) {

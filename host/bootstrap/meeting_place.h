@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/descriptor.h"
@@ -17,10 +18,16 @@ struct HostAddress {
   std::string text;              // numeric
   std::vector<std::byte> bytes;  // 4 or 16
   std::uint32_t prefix_bits = 0;
+  std::string interface = {};
 };
 
 // Returns this host's addresses, none of loopback or link-local ones, IPv4 first. Errors: kSystem.
 [[nodiscard]] Result<std::vector<HostAddress>> host_addresses();
+
+// Returns those of interfaces that `words` name, as NCCL_SOCKET_IFNAME does: beginnings of names, with commas
+// between; "=" before whole names; "^" before names to leave out.
+[[nodiscard]] std::vector<HostAddress> addresses_named(std::span<const HostAddress> own,
+                                                       std::string_view words);
 
 // Chooses of rank 0's addresses the one to connect to. Bridges of containers have the same address on many
 // hosts, so that one which this host has, too, leads elsewhere only where rank 0 has no other. Of the rest,

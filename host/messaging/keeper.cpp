@@ -28,9 +28,11 @@ void give_turn(Kept& object) {
 
 Keeper::Keeper() : thread_(start_library_thread([this] { serve(); })) {}
 
-Keeper::~Keeper() {
+Keeper::~Keeper() { stop(); }
+
+void Keeper::stop() {
   stopping_ = true;
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 void Keeper::add(Kept& object) {

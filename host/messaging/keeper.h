@@ -30,6 +30,8 @@ class Keeper {
   void add(Kept& object);
   // Returns once no turn of the object goes on.
   void remove(Kept& object);
+  // Gives no more turns; returns once none goes on.
+  void stop();
 
  private:
   void serve();

@@ -318,6 +318,24 @@ TEST(MeetingPlace, address_of_rank_0_is_one_that_leads_there) {
   EXPECT_EQ(choose_address(same, own), "172.17.0.1") << "this host";
 }
 
+TEST(MeetingPlace, interfaces_are_named_as_nccl_names_them) {
+  const std::vector<bootstrap::HostAddress> own = {
+      {"1", {}, 0, "eth0"}, {"2", {}, 0, "eth10"}, {"3", {}, 0, "ib0"}, {"4", {}, 0, "docker0"}};
+  const auto named = [&](std::string_view words) {
+    std::string texts;
+    for (const auto& address : bootstrap::addresses_named(own, words)) texts += address.text;
+    return texts;
+  };
+  EXPECT_EQ(named("eth"), "12");
+  EXPECT_EQ(named("ib,eth1"), "23");
+  EXPECT_EQ(named("=eth1"), "");
+  EXPECT_EQ(named("=eth10,docker0"), "24");
+  EXPECT_EQ(named("^docker,ib"), "12");
+  EXPECT_EQ(named("^=eth0"), "234");
+  EXPECT_EQ(named("lo"), "");
+  EXPECT_EQ(named(""), "");
+}
+
 // Four ranks as threads, whose allgather is a barrier of this process.
 TEST(ByAllgather, ranks_meet_by_the_programs_own_allgather) {
   static constexpr std::uint32_t kRanks = 4;
