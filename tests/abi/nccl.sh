@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Compares host/plugins/nccl/abi.h with the headers of NCCL's sources, which stay outside of the tree:
+# Compares host/plugins/nccl/abi.h and rma_abi.h with the headers of NCCL's sources, which stay outside of the tree:
 # nccl.sh SOURCE_DIR. Without an argument GDX_NCCL_SOURCE names them.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
@@ -21,6 +21,18 @@ flags=()
 if [ -f "$headers/net_v12.h" ]; then
   versions="v11 v12"
   flags=(-DGDX_HAS_V12)
+fi
+# Headers of RMA name the net's as NCCL's own sources do.
+work=$(mktemp -d)
+trap 'rm -r "$work"' EXIT
+echo '#include "net.h"' >"$work/nccl_net.h"
+for rma in 14 15 16; do
+  [ -f "$source/src/include/plugin/rma/rma_v$rma.h" ] || break
+  newest=$rma
+done
+if [ -n "${newest:-}" ]; then
+  versions="$versions, RMA v13 to v$newest"
+  flags+=(-DGDX_RMA="$newest" -isystem "$work" -isystem "$source/src/include/plugin")
 fi
 "${CXX:-c++}" -std=c++20 -fsyntax-only -Wall -I "$here/../.." -isystem "$headers" "${flags[@]}" "$here/nccl_layouts.cpp"
 echo "same layouts and numbers: net $versions of $headers"

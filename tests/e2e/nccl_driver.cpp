@@ -2,9 +2,6 @@
 // threads of NCCL's net transport. nccl_driver PLUGIN VERSION CASE RANKS SEED. Ranks are processes of their
 // own. What goes wrong is printed, and is the program's failure; a rank that hangs is ended and named.
 #include <fmt/format.h>
-#include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -321,6 +318,17 @@ void Rank<Properties>::too_long() {
   close();
 }
 
+// Ends its process with messages open, as a program does that fails or calls exit.
+template <typename Properties>
+void Rank<Properties>::exiting() {
+  open();
+  std::vector<std::byte> buffer(1 << 16);
+  void* const memory = registered(receiver_, buffer);
+  for (int i = 0; i < 8; ++i) (void)receive({buffer.data()}, {buffer.size()}, {1}, {memory});
+  meet();
+  std::exit(0);
+}
+
 // Goes as far as `phase`: 0 listening, 1 connecting, 2 connected, 3 receives posted, 4 in a transfer. What
 // rank 0 then has outstanding must end with an error, once the other has gone.
 template <typename Properties>
@@ -406,52 +414,20 @@ void Rank<Properties>::killed() {
 
 namespace {
 
-constexpr unsigned kHangS = 100;
-
 template <typename Properties>
 int run_rank(const Arguments& arguments, std::uint32_t rank, Shared& shared) {
-  (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-  alarm(kHangS);
   using Own = Rank<Properties>;
   const std::map<std::string, void (Own::*)()> cases{
       {"transfer", &Own::transfer}, {"groups", &Own::groups},         {"devices", &Own::devices},
       {"reuse", &Own::reuse},       {"last_words", &Own::last_words}, {"refusals", &Own::refusals},
-      {"too_long", &Own::too_long}, {"closing", &Own::closing},       {"killed", &Own::killed}};
+      {"too_long", &Own::too_long}, {"exiting", &Own::exiting},       {"closing", &Own::closing},
+      {"killed", &Own::killed}};
   const auto found = cases.find(arguments.test);
   must(found != cases.end(), "no such case");
   Own own(arguments, rank, shared);
   (own.*found->second)();
   own.finalize();
   return 0;
-}
-
-int run(const Arguments& arguments) {
-  void* const pages =
-      mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  auto& shared = *new (pages) Shared{};
-  std::vector<pid_t> ranks;
-  for (std::uint32_t rank = 0; rank < arguments.ranks; ++rank) {
-    ranks.push_back(fork());
-    if (ranks.back() != 0) continue;
-    const int result = arguments.version == "v11" ? run_rank<PropertiesV11>(arguments, rank, shared)
-                                                  : run_rank<PropertiesV12>(arguments, rank, shared);
-    std::exit(result);
-  }
-  int worst = 0;
-  for (std::uint32_t left = arguments.ranks; left != 0; --left) {
-    int status = 0;
-    const pid_t pid = wait(&status);
-    const bool planned = arguments.test == "killed" && pid != ranks[0];
-    if (WIFSIGNALED(status) && !(planned && WTERMSIG(status) == SIGKILL)) {
-      fmt::print(stderr, "nccl_driver: process {} ended by signal {}{}\n", pid, WTERMSIG(status),
-                 WTERMSIG(status) == SIGALRM ? ": it hung" : "");
-      worst = 1;
-    }
-    if (WIFEXITED(status) && WEXITSTATUS(status) != 0) worst = WEXITSTATUS(status);
-    if (worst == 0) continue;
-    for (const pid_t other : ranks) (void)kill(other, SIGKILL);
-  }
-  return worst;
 }
 
 }  // namespace
@@ -462,6 +438,7 @@ int main(int argc, char** argv) {
     fmt::print(stderr, "usage: nccl_driver PLUGIN v11|v12 CASE RANKS SEED\n");
     return 2;
   }
-  return gdx::nccl::run({argv[1], argv[2], argv[3], static_cast<std::uint32_t>(std::atoi(argv[4])),
-                         static_cast<std::uint64_t>(std::atoll(argv[5]))});
+  using namespace gdx::nccl;
+  const Arguments arguments = arguments_of(argv);
+  return run_ranks(arguments, arguments.version == "v11" ? run_rank<PropertiesV11> : run_rank<PropertiesV12>);
 }

@@ -3,66 +3,17 @@
 
 #include <dlfcn.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <array>
-#include <atomic>
-#include <cstdarg>
-#include <cstdio>
-#include <cstdlib>
 #include <random>
 #include <string>
-#include <thread>
 #include <vector>
 
-#include "host/plugins/nccl/abi.h"
+#include "tests/e2e/nccl_ranks.h"
 
 namespace gdx::nccl {
 
-inline constexpr std::uint32_t kMostRanks = 8;
-inline constexpr std::uint32_t kDevices = 2;  // at most, that are used
 inline constexpr std::size_t kMostGroup = 8;
-
-struct Shared {
-  std::atomic<std::uint32_t> arrived;
-  std::array<std::array<std::array<std::byte, kHandleBytes>, kDevices>, kMostRanks> handles;
-};
-
-struct Arguments {
-  std::string plugin;
-  std::string version;
-  std::string test;
-  std::uint32_t ranks = 2;
-  std::uint64_t seed = 1;
-};
-
-inline std::atomic<int> warnings{0};
-
-inline void logger(LogLevel level, unsigned long /*flags*/, const char* /*file*/, int /*line*/,
-                   const char* format, ...) {
-  std::array<char, 1024> text{};
-  va_list arguments;
-  va_start(arguments, format);
-  (void)std::vsnprintf(text.data(), text.size(), format, arguments);
-  va_end(arguments);
-  if (level == LogLevel::kWarn) ++warnings;
-  fmt::print(stderr, "{} {}: {}\n", getpid(), level == LogLevel::kWarn ? "WARN" : "INFO", text.data());
-}
-
-[[noreturn]] inline void fail_test(const std::string& why) {
-  fmt::print(stderr, "nccl_driver: {}: {}\n", getpid(), why);
-  std::_Exit(1);
-}
-inline void must(bool condition, const std::string& what) {
-  if (!condition) fail_test(what);
-}
-inline void must_succeed(Outcome outcome, const char* what) {
-  must(outcome == Outcome::kSuccess, fmt::format("{} returned {}", what, static_cast<int>(outcome)));
-}
-
-inline std::byte pattern(std::uint64_t seed, std::uint64_t message, std::size_t at) {
-  return static_cast<std::byte>((seed * 31 + message * 7 + at * 13 + (at >> 8)) & 0xff);
-}
 
 // One rank's half of the calls, by either version's struct.
 template <typename Properties>
@@ -169,6 +120,7 @@ class Rank {
   void last_words();
   void refusals();
   void too_long();
+  void exiting();
   void closing();
   void killed();
 

@@ -28,15 +28,11 @@ Communicator::Communicator(std::unique_ptr<messaging::Peer> peer, Direction dire
   const PortTraits& traits = peer_->traits();
   info(fmt::format("peer {}: {} by {}, {}; host memory; signals {}", peer_->name(),
                    direction == Direction::kSend ? "sends" : "receives", traits.provider, way_of(traits),
-                   peer_->order() == SignalOrder::kMessage ? "ordered by the provider" : "ordered by gdx"));
+                   words_of(peer_->order())));
 }
 
 Result<Memory*> Communicator::register_memory(void* data, std::size_t bytes, int type) {
-  if (type != kHostMemory)
-    return fail(Status::kUnsupported,
-                fmt::format("memory of kind {} (a GPU's) cannot be registered: this plugin takes host memory "
-                            "alone, and says so in ptrSupport",
-                            type));
+  if (type != kHostMemory) return fail(Status::kUnsupported, refusal_of_memory(type));
   if (data == nullptr || bytes == 0)
     return fail(Status::kInvalidArgument, fmt::format("{} B of memory at {}", bytes, fmt::ptr(data)));
   auto memory = std::make_unique<Memory>(Memory{static_cast<std::byte*>(data), bytes, {}});

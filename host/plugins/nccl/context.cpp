@@ -9,13 +9,22 @@
 namespace gdx::nccl {
 namespace {
 
+// Stops the keeper when the process ends, because communicators that are still open keep it, and what their
+// turns use ends next.
+struct SharedKeeper {
+  std::mutex mutex;
+  std::weak_ptr<messaging::Keeper> keeper;
+  ~SharedKeeper() {
+    if (const auto kept = keeper.lock()) kept->stop();
+  }
+};
+
 // One thread of this process, while anything needs turns.
 std::shared_ptr<messaging::Keeper> shared_keeper() {
-  static std::mutex mutex;
-  static std::weak_ptr<messaging::Keeper> shared;
-  const std::lock_guard lock(mutex);
-  auto keeper = shared.lock();
-  if (!keeper) shared = keeper = std::make_shared<messaging::Keeper>();
+  static SharedKeeper shared;
+  const std::lock_guard lock(shared.mutex);
+  auto keeper = shared.keeper.lock();
+  if (!keeper) shared.keeper = keeper = std::make_shared<messaging::Keeper>();
   return keeper;
 }
 
@@ -29,13 +38,6 @@ Contexts& contexts() {
   return made;
 }
 
-Result<const Device*> device_at(int device) {
-  const auto* const all = GDX_TRY(devices());
-  if (device >= 0 && static_cast<std::size_t>(device) < all->size())
-    return &(*all)[static_cast<std::size_t>(device)];
-  return fail(Status::kInvalidArgument, fmt::format("device {} of {}", device, all->size()));
-}
-
 }  // namespace
 
 Result<const std::vector<Device>*> devices() {
@@ -44,6 +46,13 @@ Result<const std::vector<Device>*> devices() {
   const std::lock_guard lock(mutex);
   if (found.empty()) found = GDX_TRY(find_devices());
   return &found;
+}
+
+Result<const Device*> device_at(int number) {
+  const auto* const all = GDX_TRY(devices());
+  if (number >= 0 && static_cast<std::size_t>(number) < all->size())
+    return &(*all)[static_cast<std::size_t>(number)];
+  return fail(Status::kInvalidArgument, fmt::format("device {} of {}", number, all->size()));
 }
 
 Context::Context() : keeper_(shared_keeper()) {}
@@ -55,21 +64,32 @@ Result<std::unique_ptr<Listener>> Context::listen(int number, Handle& handle) {
   return std::make_unique<Listener>(Listener{std::move(host)});
 }
 
+Result<std::unique_ptr<GroupListener>> Context::listen_for_group(int number, Handle& handle) {
+  const Device* const device = GDX_TRY(device_at(number));
+  auto inviting = GDX_TRY(messaging::invite(device->door));
+  handle = {inviting.invitation, 0, 0};
+  return std::make_unique<GroupListener>(GroupListener{keeper_, device->door, std::move(inviting)});
+}
+
 Result<std::unique_ptr<Communicator>> Context::connect(int number, Handle& handle) {
-  const std::lock_guard lock(mutex_);
-  auto found = guests_.find(handle.guest);
-  if (found == guests_.end()) {
-    const Device* const device = GDX_TRY(device_at(number));
-    auto guest = GDX_TRY(messaging::Guest::begin(keeper_, device->door, handle.invitation));
-    handle.guest = next_guest_++;
-    found = guests_.emplace(handle.guest, std::move(guest)).first;
-  }
-  auto peer = found->second->step();
-  if (peer && !*peer) return std::unique_ptr<Communicator>();
-  guests_.erase(found);
+  // Outside of the map, because opening a port and a handshake take long, and other connections go on.
+  std::unique_lock lock(mutex_);
+  auto found = guests_.extract(handle.guest);
+  lock.unlock();
   handle.guest = 0;
-  if (!peer) return tl::unexpected(peer.error());
-  return std::make_unique<Communicator>(std::move(*peer), Direction::kSend);
+  std::unique_ptr<messaging::Guest> guest;
+  if (found) {
+    guest = std::move(found.mapped());
+  } else {
+    const Device* const device = GDX_TRY(device_at(number));
+    guest = GDX_TRY(messaging::Guest::begin(keeper_, device->door, handle.invitation));
+  }
+  auto peer = GDX_TRY(guest->step());
+  if (peer) return std::make_unique<Communicator>(std::move(peer), Direction::kSend);
+  lock.lock();
+  handle.guest = next_guest_++;
+  guests_.emplace(handle.guest, std::move(guest));
+  return std::unique_ptr<Communicator>();
 }
 
 void* begin_context() {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <filesystem>
@@ -9,13 +10,13 @@
 #include <string_view>
 
 #include "host/bootstrap/meeting_place.h"
-#include "host/poster/contract.h"
 
 namespace gdx::nccl {
 namespace {
 
 constexpr char kProviderVariable[] = "GDX_PROVIDER";
 constexpr char kAddressesVariable[] = "GDX_NCCL_ADDRESSES";
+constexpr char kInterfacesVariable[] = "NCCL_SOCKET_IFNAME";
 constexpr std::array<const char*, 3> kNics{"efa", "cxi", "verbs;ofi_rxm"};  // the first that is here
 constexpr int kUnknownMbits = 10'000;
 constexpr std::uint64_t kBitsPerMbit = 1'000'000;
@@ -42,12 +43,23 @@ std::string pci_path_of(const std::string& pci) {
   return error ? std::string() : path.string();
 }
 
-// Returns an address of this host at which peers reach it, for a provider whose own addresses are none.
-Result<std::string> host_of(const LibfabricNic& nic, const PortTraits& traits) {
-  if (!nic.address.empty()) return nic.address;
-  if (traits.within_host) return std::string("127.0.0.1");
+// Returns the address of this host at which peers meet this process: on an interface that NCCL's own variable
+// names, else the NIC's own, or that of its interface.
+Result<std::string> host_of(const LibfabricNic& nic, const Device& device) {
+  constexpr char kLoopback[] = "127.0.0.1";
   const auto addresses = GDX_TRY(bootstrap::host_addresses());
-  return addresses.empty() ? "127.0.0.1" : addresses.front().text;
+  const char* const words = std::getenv(kInterfacesVariable);
+  const auto named = bootstrap::addresses_named(addresses, words == nullptr ? "" : words);
+  if (!named.empty()) return named.front().text;
+  if (!nic.address.empty()) return nic.address;
+  if (device.traits.within_host || addresses.empty()) return std::string(kLoopback);
+  const auto is_of_nic = [&](const bootstrap::HostAddress& address) {
+    std::error_code error;
+    return !device.pci_path.empty() &&
+           std::filesystem::exists(device.pci_path + "/net/" + address.interface, error);
+  };
+  const auto own = std::ranges::find_if(addresses, is_of_nic);
+  return own == addresses.end() ? addresses.front().text : own->text;
 }
 
 Result<Device> device_of(const LibfabricNic& nic, const LibfabricOptions& options) {
@@ -56,9 +68,9 @@ Result<Device> device_of(const LibfabricNic& nic, const LibfabricOptions& option
   device.door.port.address = nic.address;
   if (nic.address.empty()) device.door.port.domain = nic.domain;
   device.traits = GDX_TRY(libfabric_traits(device.door.port));
-  device.door.host = GDX_TRY(host_of(nic, device.traits));
   device.name = nic.domain.empty() ? device.traits.provider : nic.domain;
   device.pci_path = pci_path_of(nic.pci);
+  device.door.host = GDX_TRY(host_of(nic, device));
   device.mbit_per_s = nic.bits_per_s == 0 ? kUnknownMbits : static_cast<int>(nic.bits_per_s / kBitsPerMbit);
   return device;
 }
@@ -92,6 +104,17 @@ Result<std::vector<Device>> find_devices() {
 
 const char* way_of(const PortTraits& traits) {
   return traits.within_host ? "direct" : traits.software ? "emulated" : "proxied";
+}
+
+const char* words_of(SignalOrder order) {
+  return order == SignalOrder::kMessage ? "ordered by the provider" : "ordered by gdx";
+}
+
+std::string refusal_of_memory(int kind) {
+  return fmt::format(
+      "memory of kind {} (a GPU's) cannot be registered: this plugin takes host memory alone, "
+      "and says so in ptrSupport",
+      kind);
 }
 
 }  // namespace gdx::nccl

@@ -6,6 +6,7 @@
 
 #include "base/result.h"
 #include "host/messaging/meeting.h"
+#include "host/poster/contract.h"
 #include "host/poster/libfabric_port.h"
 
 namespace gdx::nccl {
@@ -24,5 +25,9 @@ struct Device {
 
 // Returns how a peer is reached: "direct", "proxied" or "emulated".
 [[nodiscard]] const char* way_of(const PortTraits& traits);
+// Returns by whom signals are ordered: "ordered by the provider".
+[[nodiscard]] const char* words_of(SignalOrder order);
+// Returns the line that refuses memory of another kind than the host's.
+[[nodiscard]] std::string refusal_of_memory(int kind);
 
 }  // namespace gdx::nccl

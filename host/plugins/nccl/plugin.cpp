@@ -1,86 +1,17 @@
-// The functions that NCCL calls, and the structs by which it finds them. No exception leaves them.
-#include <fmt/format.h>
-
+// The functions that NCCL's net transport calls, and the structs by which it finds them.
 #include <algorithm>
 #include <cstring>
-#include <exception>
-#include <string>
 
-#include "host/plugins/nccl/abi.h"
-#include "host/plugins/nccl/context.h"
-#include "host/plugins/nccl/log.h"
+#include "host/plugins/nccl/calls.h"
 
 namespace gdx::nccl {
 namespace {
 
-constexpr std::size_t kMostMessageBytes = std::size_t{1} << 30;
-constexpr int kMostCommunicators = 65'536;
-
-template <typename Call>
-Outcome guarded(Call call) {
-  try {
-    return call();
-  } catch (const std::exception& error) {
-    warn(fmt::format("the call failed: {}", error.what()));
-    return Outcome::kSystemError;
-  }
-}
-
 Communicator* communicator_of(void* pointer) { return static_cast<Communicator*>(pointer); }
 
-Outcome init(void** context, std::uint64_t /*communicator*/, void* /*config*/, Logger logger,
-             ProfilerCallback /*profiler*/) {
-  return guarded([&] {
-    set_logger(logger);
-    const auto found = devices();
-    if (!found) return told(found.error());
-    for (const Device& device : **found)
-      info(fmt::format("device {} by {}{}{}, {}; host memory", device.name, device.traits.provider,
-                       device.door.port.address.empty() ? "" : " at ", device.door.port.address,
-                       way_of(device.traits)));
-    *context = begin_context();
-    return Outcome::kSuccess;
-  });
-}
-
-Outcome count_devices(int* count) {
-  return guarded([&] {
-    const auto found = devices();
-    if (!found) return told(found.error());
-    *count = static_cast<int>((*found)->size());
-    return Outcome::kSuccess;
-  });
-}
-
-template <typename Properties>
-Outcome get_properties(int number, Properties* properties) {
-  return guarded([&] {
-    const auto found = devices();
-    if (!found) return told(found.error());
-    if (number < 0 || static_cast<std::size_t>(number) >= (*found)->size())
-      return told({Status::kInvalidArgument, fmt::format("device {} of {}", number, (*found)->size())});
-    const Device& device = (**found)[static_cast<std::size_t>(number)];
-    Properties made{};
-    made.name = const_cast<char*>(device.name.c_str());
-    made.pci_path = device.pci_path.empty() ? nullptr : const_cast<char*>(device.pci_path.c_str());
-    made.guid = static_cast<std::uint64_t>(number);
-    made.pointers = kHostMemory;
-    made.mbit_per_s = device.mbit_per_s;
-    made.most_communicators = kMostCommunicators;
-    made.most_receives = messaging::kMostParts;
-    made.device_type = kHostDevice;
-    made.virtual_device.count = 1;
-    made.virtual_device.devices[0] = number;
-    made.most_p2p_bytes = kMostMessageBytes;
-    made.most_collective_bytes = kMostMessageBytes;
-    made.most_multi_request = 1;
-    if constexpr (requires { made.rail; }) {
-      made.rail = kNoRail;
-      made.plane = kNoRail;
-    }
-    *properties = made;
-    return Outcome::kSuccess;
-  });
+Outcome init_net(void** context, std::uint64_t /*communicator*/, void* /*config*/, Logger logger,
+                 ProfilerCallback /*profiler*/) {
+  return init(context, logger);
 }
 
 Outcome listen(void* context, int device, void* handle, void** listener) {
@@ -198,19 +129,12 @@ Outcome close_listen(void* listener) {
   });
 }
 
-Outcome finalize(void* context) {
-  return guarded([&] {
-    end_context(context);
-    return Outcome::kSuccess;
-  });
-}
-
 template <typename Properties>
 constexpr Net<Properties> net() {
   return {.name = "gdx",
-          .init = init,
+          .init = init_net,
           .devices = count_devices,
-          .get_properties = get_properties<Properties>,
+          .get_properties = get_properties<Properties, kHostDevice>,
           .listen = listen,
           .connect = connect,
           .accept = accept,
