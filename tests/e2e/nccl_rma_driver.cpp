@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <map>
 #include <random>
@@ -227,7 +228,6 @@ void RmaRank<Own>::transfer() {
   bool failed = true;
   must_succeed(rma_->completion.query_last_error(rma_context_, &failed), "queryLastError");
   must(!failed, "an error without one");
-  std::this_thread::sleep_for(std::chrono::milliseconds(random_() % 300));  // ends at different times
   close();
 }
 
@@ -255,6 +255,8 @@ void RmaRank<Own>::refusals() {
   must_end(request, "test of a put");
   meet();
   forget(memory);
+  if (rank_ != 0) std::this_thread::sleep_for(std::chrono::milliseconds(1500));  // longer than a lost rank has
+  must_succeed(rma_->completion.progress(rma_context_), "rmaProgress beside a rank that closes");
   close();
 }
 
