@@ -9,6 +9,8 @@
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <filesystem>
+#include <iterator>
 #include <map>
 #include <string>
 #include <thread>
@@ -318,7 +320,8 @@ void Rank<Properties>::too_long() {
   close();
 }
 
-// Ends its process with messages open, as a program does that fails or calls exit.
+// Ends its process with messages open, as a program does that fails or calls exit. No thread of the library
+// may go on then, because what it uses ends.
 template <typename Properties>
 void Rank<Properties>::exiting() {
   open();
@@ -326,6 +329,7 @@ void Rank<Properties>::exiting() {
   void* const memory = registered(receiver_, buffer);
   for (int i = 0; i < 8; ++i) (void)receive({buffer.data()}, {buffer.size()}, {1}, {memory});
   meet();
+  (void)net_->finalize(context_);
   std::exit(0);
 }
 
@@ -414,6 +418,11 @@ void Rank<Properties>::killed() {
 
 namespace {
 
+void must_be_alone() {
+  const std::filesystem::directory_iterator threads("/proc/self/task");
+  must(std::distance(begin(threads), end(threads)) == 1, "a thread goes on beyond the end of the library");
+}
+
 template <typename Properties>
 int run_rank(const Arguments& arguments, std::uint32_t rank, Shared& shared) {
   using Own = Rank<Properties>;
@@ -424,6 +433,8 @@ int run_rank(const Arguments& arguments, std::uint32_t rank, Shared& shared) {
       {"killed", &Own::killed}};
   const auto found = cases.find(arguments.test);
   must(found != cases.end(), "no such case");
+  // Registered before the library is loaded, so that it runs when the library has ended.
+  if (arguments.test == "exiting") (void)std::atexit(must_be_alone);
   Own own(arguments, rank, shared);
   (own.*found->second)();
   own.finalize();
