@@ -39,7 +39,7 @@ struct Invitation {
 };
 static_assert(sizeof(Invitation) == 112 && std::is_trivially_copyable_v<Invitation>);
 
-// Who can read an invitation, for a line about the way in which the ends recognise each other.
+// Readers of an invitation, for a line about the way in which the ends recognise each other.
 inline constexpr char kInvitationReaders[] =
     "the program has carried it: whoever reads its words between hosts can read it";
 

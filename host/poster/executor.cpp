@@ -283,7 +283,7 @@ Result<int> Executor::progress(std::uint64_t now_ns) {
   }
   events_.clear();
   const auto polled = port_->poll(events_);
-  for (const PortEvent& event : events_) on_event(event);  // what came before a failure counts, too
+  for (const PortEvent& event : events_) on_event(event);  // those before a failure, too
   GDX_TRY(polled);
   // Signs of a rank may lie behind these events, though not behind any number of them.
   if (options_.peer_timeout_ns != kForever && (events_.empty() || ++busy_turns_ == kMostBusyTurns)) {

@@ -17,7 +17,7 @@
 namespace gdx::nccl {
 namespace {
 
-// What NCCL keeps open towards each rank in each context: 32 times the plugin's maxRecvs.
+// Requests that NCCL keeps open towards each rank in each context: 32 times the plugin's maxRecvs.
 constexpr std::size_t kMostOpen = 256;
 constexpr int kContexts = 2;
 
@@ -255,7 +255,8 @@ void RmaRank<Own>::refusals() {
   must_end(request, "test of a put");
   meet();
   forget(memory);
-  if (rank_ != 0) std::this_thread::sleep_for(std::chrono::milliseconds(1500));  // longer than a lost rank has
+  if (rank_ != 0)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1500));  // longer than a lost rank has
   must_succeed(rma_->completion.progress(rma_context_), "rmaProgress beside a rank that closes");
   close();
 }

@@ -170,7 +170,7 @@ Outcome Group::told(const Error& error) {
 
 void Group::step(std::uint64_t now_ns) {
   grace_.on_look(one_sided_->progress(now_ns));
-  // What a lost rank has sent before may still arrive, and what others owe complete.
+  // Transfers of a lost rank from before may still arrive, and those of others complete.
   if (losing_ && grace_.is_over(now_ns)) one_sided_->lose(*losing_);
 }
 
