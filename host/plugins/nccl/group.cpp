@@ -81,7 +81,7 @@ Result<Window*> Group::register_memory(void* data, std::size_t bytes, int type) 
     const std::lock_guard lock(mutex_);
     return one_sided_->add_memory({static_cast<std::byte*>(data), bytes});
   };
-  const auto window = add();
+  auto window = add();
   Contribution own{};
   if (window) own.place = one_sided_->place_of(**window);
   if (!window) own.failure = static_cast<std::uint64_t>(window.error().status);
@@ -144,7 +144,7 @@ Result<Group::Request*> Group::flush(std::uint32_t rank) {
 Result<bool> Group::test(Request* request) {
   const std::lock_guard lock(mutex_);
   step(monotonic_ns());
-  const auto complete = one_sided_->is_complete(request->one);
+  auto complete = one_sided_->is_complete(request->one);
   if (!complete || *complete) free_.push_back(request);
   return complete;
 }
