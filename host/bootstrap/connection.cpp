@@ -88,14 +88,16 @@ Result<void> Connection::expect_silence() const {
   return closed();
 }
 
-void Connection::queue(std::vector<std::byte> frame) { outgoing_.push_back(std::move(frame)); }
+void Connection::queue(std::vector<std::byte> frame) {
+  queue(std::make_shared<const std::vector<std::byte>>(std::move(frame)));
+}
 
 Result<void> Connection::flush() {
   while (has_unsent()) {
-    const std::size_t sent = GDX_TRY(write(std::span<const std::byte>(outgoing_.front()).subspan(sent_)));
+    const std::size_t sent = GDX_TRY(write(std::span(*outgoing_.front()).subspan(sent_)));
     if (sent == 0) return {};
     sent_ += sent;
-    if (sent_ < outgoing_.front().size()) continue;
+    if (sent_ < outgoing_.front()->size()) continue;
     outgoing_.pop_front();
     sent_ = 0;
   }

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
@@ -51,6 +52,8 @@ class Connection {
   // Errors: kPeerGone, kInvalidArgument (it sent out of turn).
   [[nodiscard]] Result<void> expect_silence() const;
 
+  // One that goes to many is shared by their queues.
+  void queue(std::shared_ptr<const std::vector<std::byte>> frame) { outgoing_.push_back(std::move(frame)); }
   void queue(std::vector<std::byte> frame);
   // Sends what the socket takes now. Errors: kPeerGone.
   [[nodiscard]] Result<void> flush();
@@ -73,7 +76,7 @@ class Connection {
   std::string peer_;
   std::unique_ptr<ChannelTls> tls_;  // null without a secret
   FrameParser parser_;
-  std::deque<std::vector<std::byte>> outgoing_;
+  std::deque<std::shared_ptr<const std::vector<std::byte>>> outgoing_;
   std::size_t sent_ = 0;  // bytes sent of the first
 };
 

@@ -99,7 +99,9 @@ Result<void> Reception::accept_all(std::vector<Arrival>& arrivals) {
 }
 
 void Reception::limit_strangers() {
-  const auto unlikely = [](const Stranger& stranger) { return !stranger.connection.is_likely(); };
+  const auto unlikely = [this](const Stranger& stranger) {
+    return !local_ && !stranger.connection.is_likely();
+  };
   if (static_cast<std::size_t>(std::ranges::count_if(strangers_, unlikely)) >= kMaxStrangers)
     drop_at(std::ranges::find_if(strangers_, unlikely),
             fmt::format("sent no hello before {} others came", kMaxStrangers));

@@ -21,7 +21,8 @@ namespace gdx::bootstrap {
 
 inline constexpr std::uint64_t kHelloBoundNs = 5'000'000'000;
 inline constexpr std::size_t kMaxStrangers = 64;  // connections without a hello
-// Beyond those, connections that are likely to be ranks', in the midst of their handshake.
+// Beyond those, connections that are likely to be ranks': in the midst of their handshake, or at a local
+// socket, where all are this user's.
 inline constexpr std::size_t kMaxLikely = kMaxRanks;
 
 class Reception {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <memory>
 #include <optional>
 #include <utility>
 
@@ -48,7 +49,7 @@ struct World::Impl {
   Result<std::vector<std::byte>> collect(std::span<const std::byte> mine, std::uint64_t deadline_ns);
   Result<std::vector<std::byte>> contribute(std::span<const std::byte> mine, std::uint64_t deadline_ns);
   Result<void> wait_for_contributions(std::size_t bytes, std::uint64_t deadline_ns);
-  Result<void> send_to_members(const std::vector<std::byte>& frame, std::uint64_t deadline_ns);
+  Result<void> send_to_members(std::vector<std::byte> frame, std::uint64_t deadline_ns);
 };
 
 namespace {
@@ -183,8 +184,9 @@ Result<void> World::Impl::wait_for_contributions(std::size_t bytes, std::uint64_
   }
 }
 
-Result<void> World::Impl::send_to_members(const std::vector<std::byte>& frame, std::uint64_t deadline_ns) {
-  for (std::uint32_t rank = 1; rank < options.size; ++rank) members[rank].queue(frame);
+Result<void> World::Impl::send_to_members(std::vector<std::byte> frame, std::uint64_t deadline_ns) {
+  const auto shared = std::make_shared<const std::vector<std::byte>>(std::move(frame));
+  for (std::uint32_t rank = 1; rank < options.size; ++rank) members[rank].queue(shared);
   for (;;) {
     std::vector<pollfd> set;
     std::vector<std::uint32_t> absent;
@@ -213,8 +215,7 @@ Result<std::vector<std::byte>> World::Impl::collect(std::span<const std::byte> m
     gathered.insert(gathered.end(), payload.begin(), payload.end());
     contributions[rank].reset();
   }
-  const auto frame = bootstrap::encode_frame(FrameType::kGathered, 0, sequence, gathered);
-  GDX_TRY(send_to_members(frame, deadline_ns));
+  GDX_TRY(send_to_members(bootstrap::encode_frame(FrameType::kGathered, 0, sequence, gathered), deadline_ns));
   ++sequence;
   reception.reset();
   return gathered;

@@ -21,7 +21,7 @@ namespace gdx::bootstrap {
 
 inline constexpr std::uint32_t kMagic = 0x67647862;  // "gdxb"
 inline constexpr std::uint16_t kVersion = 1;
-inline constexpr std::uint32_t kMaxRanks = 1024;
+inline constexpr std::uint32_t kMaxRanks = 16'384;
 inline constexpr std::uint32_t kMaxContributionBytes = 1u << 20;
 inline constexpr std::uint32_t kMaxGatheredBytes = 64u << 20;
 inline constexpr std::uint32_t kMaxReasonBytes = 480;

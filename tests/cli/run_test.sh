@@ -55,7 +55,7 @@ case $case_name in
     wanted+=" MARK=0.05 MTU=1024 PCAP=$folder/a.pcap RATE_GBPS=12.5 REORDER=0.04 SEED=7 WIRE=udp"
     [ "$variables" = "$wanted" ] || fail "not these variables"
     for bad in "hcas 0" "hcas 17" "corrupt 1.1" "duplicate -1" "reorder 2" "mark 1.01" "death 1.01" "rate-gbps 0" "congestion-control no" "seed -1" \
-      "ranks 1025" "timeout-s 0" "timeout-s 1000001"; do
+      "ranks 16385" "timeout-s 0" "timeout-s 1000001"; do
       # shellcheck disable=SC2086 # an option and its value
       refused "^gdx: --${bad% *}: '${bad#* }': use " "$gdx" run --$bad -- true
     done

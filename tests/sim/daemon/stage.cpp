@@ -13,8 +13,6 @@
 namespace gdx::sim {
 namespace {
 
-namespace ctx = boost::context;
-
 constexpr std::uint64_t kStartNs = 1'000'000'000'000;
 constexpr std::uint64_t kForeverNs = ~std::uint64_t{0};
 constexpr std::uint64_t kNsPerMs = 1'000'000;
@@ -63,17 +61,10 @@ std::span<const std::byte> bytes_of(const msghdr& message) {
 }  // namespace
 
 Stage::Stage(std::uint64_t seed, Observer& observer) : random_(seed), observer_(observer), now_ns_(kStartNs) {
-  outer_.adopt_thread();
   stage = this;
 }
 
-Stage::~Stage() {
-  stage = nullptr;
-  for (Actor& actor : actors_) {
-    actor.annotation.destroy();
-    ctx::fixedsize_stack(kStackBytes).deallocate(actor.stack);
-  }
-}
+Stage::~Stage() { stage = nullptr; }
 
 Actor* Stage::self() { return actor_here; }
 Stage* Stage::current() { return stage; }
@@ -84,39 +75,24 @@ Actor& Stage::add(Role role, std::function<void()> body, std::shared_ptr<Line> l
   Actor& actor = actors_.emplace_back();
   actor.role = role;
   actor.line = std::move(line);
-  actor.body = std::move(body);
-  actor.stack = ctx::fixedsize_stack(kStackBytes).allocate();
-  actor.annotation.create(static_cast<std::byte*>(actor.stack.sp) - actor.stack.size, actor.stack.size);
-  actor.inside = ctx::detail::make_fcontext(actor.stack.sp, actor.stack.size, act);
+  actor.fiber = std::make_unique<Fiber>(kStackBytes, [&actor, body = std::move(body)] {
+    body();
+    if (actor.role == Role::kConnection) stage->observer_.connection_ends(*actor.line);
+  });
   return actor;
 }
 
 void Stage::start(Role role, std::function<void()> body) { add(role, std::move(body), nullptr); }
 
-void Stage::act(ctx::detail::transfer_t from) {
-  auto& actor = *static_cast<Actor*>(from.data);
-  actor.annotation.arrived();
-  stage->outside_ = from.fctx;
-  actor.body();
-  if (actor.role == Role::kConnection) stage->observer_.connection_ends(*actor.line);
-  actor.done = true;
-  actor.annotation.leave_for_good(stage->outer_);
-  ctx::detail::jump_fcontext(stage->outside_, nullptr);
-}
-
 void Stage::step(Actor& actor) {
   actor_here = &actor;
-  outer_.leave_for(actor.annotation);
-  actor.inside = ctx::detail::jump_fcontext(actor.inside, &actor).fctx;
-  outer_.arrived_back();
+  actor.fiber->resume();
   actor_here = nullptr;
 }
 
 void Stage::wait(Actor& actor, Actor::Waits waits) {
   actor.waits = waits;
-  actor.annotation.leave_for_scheduler(outer_);
-  outside_ = ctx::detail::jump_fcontext(outside_, nullptr).fctx;
-  actor.annotation.arrived();
+  actor.fiber->wait();
   actor.waits = Actor::Waits::kNot;
 }
 
@@ -142,7 +118,7 @@ void Stage::sleep(std::uint64_t duration_ns) {
 bool Stage::is_ready(Actor& actor) const {
   switch (actor.waits) {
     case Actor::Waits::kNot: return true;
-    case Actor::Waits::kJoins: return actor.joined->done;
+    case Actor::Waits::kJoins: return actor.joined->fiber->is_done();
     case Actor::Waits::kPolls: break;
   }
   return now_ns_ >= actor.deadline_ns ||
@@ -152,7 +128,7 @@ bool Stage::is_ready(Actor& actor) const {
 Actor* Stage::next() {
   std::vector<Actor*> ready;
   for (Actor& actor : actors_) {
-    if (!actor.done && is_ready(actor)) ready.push_back(&actor);
+    if (!actor.fiber->is_done() && is_ready(actor)) ready.push_back(&actor);
   }
   return ready.empty() ? nullptr : ready[random_.between(0, ready.size() - 1)];
 }
@@ -160,14 +136,15 @@ Actor* Stage::next() {
 bool Stage::skip_to_next_deadline() {
   std::uint64_t next_ns = kForeverNs;
   for (const Actor& actor : actors_) {
-    if (!actor.done && actor.waits == Actor::Waits::kPolls) next_ns = std::min(next_ns, actor.deadline_ns);
+    if (!actor.fiber->is_done() && actor.waits == Actor::Waits::kPolls)
+      next_ns = std::min(next_ns, actor.deadline_ns);
   }
   now_ns_ = std::max(now_ns_, next_ns == kForeverNs ? now_ns_ : next_ns);
   return next_ns != kForeverNs;
 }
 
 std::string Stage::run(const std::function<void()>& after_step) {
-  const auto lives = [](const Actor& actor) { return !actor.done; };
+  const auto lives = [](const Actor& actor) { return !actor.fiber->is_done(); };
   while (std::ranges::any_of(actors_, lives)) {
     if (++steps_ > kMostSteps) return "there is no end";
     Actor* const actor = next();
@@ -210,7 +187,7 @@ GDX_STAND_IN int poll(pollfd* files, nfds_t count, int timeout_ms) {
   actor->deadline_ns = timeout_ms < 0
                            ? gdx::sim::kForeverNs
                            : stage.now_ns() + static_cast<std::uint64_t>(timeout_ms) * gdx::sim::kNsPerMs;
-  stage.wait(*actor, Actor::Waits::kPolls);
+  Stage::wait(*actor, Actor::Waits::kPolls);
   return gdx::sim::real_poll(files, count, 0);
 }
 
@@ -234,7 +211,7 @@ GDX_STAND_IN int pthread_join(pthread_t thread, void** result) {
   const Actor* const joined = actor == nullptr ? nullptr : Stage::current()->find(thread);
   if (joined == nullptr) return gdx::sim::real_join(thread, result);
   actor->joined = joined;
-  if (!joined->done) Stage::current()->wait(*actor, Actor::Waits::kJoins);
+  if (!joined->fiber->is_done()) Stage::wait(*actor, Actor::Waits::kJoins);
   if (joined->role == Role::kConnection) Stage::current()->observer().joined(*joined->line);
   return 0;
 }
@@ -261,7 +238,7 @@ GDX_STAND_IN ssize_t recvmsg(int file, msghdr* message, int flags) {
   Actor* const actor = Stage::self();
   const bool of_connection =
       actor != nullptr && actor->role == Role::kConnection && gdx::sim::is_own(*actor, file);
-  if (of_connection) Stage::current()->wait(*actor, Actor::Waits::kNot);
+  if (of_connection) Stage::wait(*actor, Actor::Waits::kNot);
   const ssize_t got = call(file, message, flags);
   if (of_connection && got > 0) Stage::current()->observer().received(*actor->line);
   return got;
@@ -278,7 +255,7 @@ GDX_STAND_IN ssize_t sendmsg(int file, const msghdr* message, int flags) {
   const bool answers = actor->role == Role::kConnection;
   const auto bytes = gdx::sim::bytes_of(*message);
   if (answers) observer.answers(*actor->line, bytes);
-  Stage::current()->wait(*actor, Actor::Waits::kNot);
+  Stage::wait(*actor, Actor::Waits::kNot);
   const ssize_t sent = call(file, message, flags);
   if (sent >= 0 && answers) observer.answer_left(*actor->line);
   if (sent >= 0 && !answers) observer.sent(*actor->line, bytes);

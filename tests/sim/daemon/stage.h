@@ -10,8 +10,6 @@
 #include <pthread.h>
 #include <sys/socket.h>
 
-#include <boost/context/detail/fcontext.hpp>
-#include <boost/context/fixedsize_stack.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -20,7 +18,7 @@
 #include <span>
 #include <string>
 
-#include "device/exec/fiber_annotations.h"
+#include "tests/sim/fiber.h"
 #include "tests/sim/random.h"
 
 namespace gdx::sim {
@@ -34,16 +32,12 @@ struct Actor {
   enum class Waits : std::uint8_t { kNot, kPolls, kJoins };
   Role role = Role::kClient;
   std::shared_ptr<Line> line;  // of a client, or of a connection
-  std::function<void()> body;
-  int socket = -1;  // of a connection
+  int socket = -1;             // of a connection
   Waits waits = Waits::kNot;
   std::span<pollfd> files;
   std::uint64_t deadline_ns = 0;
   const Actor* joined = nullptr;
-  bool done = false;
-  boost::context::stack_context stack;
-  boost::context::detail::fcontext_t inside = nullptr;
-  exec::FiberAnnotation annotation;
+  std::unique_ptr<Fiber> fiber;
 };
 
 // Sees the moments at which gdxd's state and its clients' view change. Each call is on the running thread.
@@ -84,15 +78,14 @@ class Stage {
   // For the calls that stand in for the C library's.
   static Actor* self();
   static Stage* current();
-  void wait(Actor& actor, Actor::Waits waits);
+  static void wait(Actor& actor, Actor::Waits waits);
   void create(pthread_t* thread, void* (*begin)(void*), void* argument);
   [[nodiscard]] const Actor* find(pthread_t thread) const;
   [[nodiscard]] Observer& observer() { return observer_; }
 
  private:
   Actor& add(Role role, std::function<void()> body, std::shared_ptr<Line> line);
-  static void act(boost::context::detail::transfer_t from);
-  void step(Actor& actor);
+  static void step(Actor& actor);
   Actor* next();
   [[nodiscard]] bool is_ready(Actor& actor) const;
   bool skip_to_next_deadline();
@@ -102,8 +95,6 @@ class Stage {
   std::uint64_t now_ns_;
   std::uint64_t steps_ = 0;
   std::list<Actor> actors_;
-  boost::context::detail::fcontext_t outside_ = nullptr;
-  exec::FiberAnnotation outer_;
 };
 
 }  // namespace gdx::sim

@@ -377,7 +377,7 @@ TEST(ByAllgather, failures_of_the_program_are_told) {
   EXPECT_EQ(WorldOptions::by_allgather(0, 2, fails).error().message,
             "the program's allgather failed: see what it says");
   EXPECT_EQ(WorldOptions::by_allgather(2, 2, fails).error().message,
-            "rank 2 of 2 is impossible: use 1 to 1024 ranks, from rank 0");
+            "rank 2 of 2 is impossible: use 1 to 16384 ranks, from rank 0");
   const auto zeroes = [](const void*, void* all, std::size_t bytes) {
     std::memset(all, 0, 2 * bytes);
     return true;

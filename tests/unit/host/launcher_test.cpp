@@ -276,7 +276,7 @@ TEST_F(Launcher, impossible_options_are_refused_by_name) {
   EXPECT_EQ(refusal([](LaunchOptions&) {}), "accepted");
   EXPECT_THAT(refusal([](LaunchOptions& o) { o.command.clear(); }), HasSubstr("no program"));
   EXPECT_THAT(refusal([](LaunchOptions& o) { o.ranks = 0; }), HasSubstr("--ranks"));
-  EXPECT_THAT(refusal([](LaunchOptions& o) { o.ranks = 1025; }), HasSubstr("1024"));
+  EXPECT_THAT(refusal([](LaunchOptions& o) { o.ranks = 16385; }), HasSubstr("16384"));
   EXPECT_EQ(refusal([](LaunchOptions& o) { o.ranks = 1024; }), "accepted");
   EXPECT_THAT(refusal([](LaunchOptions& o) { o.softhca.address = "127.0.0.9"; }), HasSubstr("--addr"));
   EXPECT_THAT(refusal([](LaunchOptions& o) { o.softhca.congestion_control = "swift"; }),

@@ -71,15 +71,15 @@ TEST_F(WorldOptionsEnvironment, missing_variable_is_named) {
 
 TEST_F(WorldOptionsEnvironment, last_values_are_taken_and_those_behind_them_refused) {
   set(kRootVariable, "127.0.0.1:18515");
-  set(kWorldSizeVariable, "1024");
-  set(kRankVariable, "1023");
+  set(kWorldSizeVariable, "16384");
+  set(kRankVariable, "16383");
   set(kBootstrapTimeoutVariable, "86400");
   const auto options = WorldOptions::from_environment();
   ASSERT_TRUE(options) << options.error().message;
-  EXPECT_EQ(options->size, 1024u);
-  EXPECT_EQ(options->rank, 1023u);
+  EXPECT_EQ(options->size, 16384u);
+  EXPECT_EQ(options->rank, 16383u);
   EXPECT_EQ(options->timeout_ns, 86'400'000'000'000u);
-  for (const auto& [name, beyond] : {std::pair{kRankVariable, "1024"},
+  for (const auto& [name, beyond] : {std::pair{kRankVariable, "16384"},
                                      {kBootstrapTimeoutVariable, "86401"},
                                      {kBootstrapTimeoutVariable, "0"}}) {
     set(name, beyond);
@@ -90,12 +90,12 @@ TEST_F(WorldOptionsEnvironment, last_values_are_taken_and_those_behind_them_refu
 TEST_F(WorldOptionsEnvironment, impossible_values_are_refused_with_the_bound) {
   set(kRootVariable, "127.0.0.1:18515");
   set(kRankVariable, "0");
-  for (const char* size : {"0", "1025", "-1", "two", "", "2x", "99999999999999999999"}) {
+  for (const char* size : {"0", "16385", "-1", "two", "", "2x", "99999999999999999999"}) {
     set(kWorldSizeVariable, size);
     const auto options = WorldOptions::from_environment();
     ASSERT_FALSE(options) << size;
     EXPECT_EQ(options.error().status, Status::kInvalidArgument);
-    EXPECT_THAT(options.error().message, ::testing::HasSubstr("1024"));
+    EXPECT_THAT(options.error().message, ::testing::HasSubstr("16384"));
   }
 }
 

@@ -134,8 +134,8 @@ TEST(World, impossible_options_join_is_refused) {
     const auto world = World::join(options);
     return !world && world.error().status == Status::kInvalidArgument ? world.error().message : "not refused";
   };
-  EXPECT_THAT(refused({.rank = 0, .size = 0}), HasSubstr("1 to 1024"));
-  EXPECT_THAT(refused({.rank = 0, .size = 1025, .root = "127.0.0.1:1"}), HasSubstr("1 to 1024"));
+  EXPECT_THAT(refused({.rank = 0, .size = 0}), HasSubstr("1 to 16384"));
+  EXPECT_THAT(refused({.rank = 0, .size = 16385, .root = "127.0.0.1:1"}), HasSubstr("1 to 16384"));
   EXPECT_EQ(refused({.rank = 2, .size = 2, .root = "127.0.0.1:1"}),
             "rank 2 is impossible: with 2 ranks it goes from 0 to 1");
   EXPECT_THAT(refused({.rank = 1, .size = 1}), HasSubstr("rank 1"));
