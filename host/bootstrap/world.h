@@ -29,6 +29,8 @@ inline constexpr char kBootstrapTimeoutVariable[] = "GDX_BOOTSTRAP_TIMEOUT_S";
 // A program's own allgather: puts the `bytes` bytes at `mine` of every rank to `all`, rank 0's first. Returns
 // whether it succeeded.
 using Allgather = std::function<bool(const void* mine, void* all, std::size_t bytes)>;
+// Returns to every rank the text of rank 0, which others leave empty.
+using Tell = std::function<Result<std::string>(const std::string& mine, std::uint64_t deadline_ns)>;
 
 struct WorldOptions {
   std::uint32_t rank = 0;
@@ -36,9 +38,8 @@ struct WorldOptions {
   // Address where rank 0 listens, HOST:PORT, [IPV6]:PORT, or unix:NAME on this host; unused when size is 1.
   std::string root = {};
   std::uint64_t timeout_ns = 30'000'000'000;  // bound of join(), and of collectives without their own
-  // Returns to every rank the text of rank 0, which others leave empty. Where it is set, rank 0 listens at a
-  // free port and tells by it where, and `root` is unused.
-  std::function<Result<std::string>(const std::string& mine, std::uint64_t deadline_ns)> tell_root = {};
+  // Where it is set, rank 0 listens at a free port and tells by it where, and `root` is unused.
+  Tell tell_root = {};
   bool one_host = false;  // with tell_root: ranks meet at a local socket
   // The job's secret, where the program supplies it, or a launcher has carried it from rank 0; and who can
   // read it there. GDX_SECRET_FILE goes before it. Without it join() takes that of `gdx run`.
@@ -47,11 +48,11 @@ struct WorldOptions {
 
   // Reads the options from the environment, the first in this order: GDX_RANK, GDX_WORLD_SIZE and GDX_ROOT;
   // torchrun; PMIx; PMI-1, which srun --mpi=pmi2 speaks, too; variables of srun and of other launchers, which
-  // need GDX_ROOT. Connects to the launcher where one answers. One rank when there is no launcher.
+  // need GDX_ROOT or `tell`. Connects to the launcher where one answers. One rank when there is no launcher.
   // Errors: kInvalidArgument naming the variable, its value and its range, what is missing of those that go
   // together, or two that contradict each other; kUnsupported for a launcher that cannot be used, with the
   // remedy; kTimeout, kPeerGone, kSystem of its connection.
-  [[nodiscard]] static Result<WorldOptions> from_environment();
+  [[nodiscard]] static Result<WorldOptions> from_environment(Tell tell = {});
   // Returns options by which ranks meet through the program's own allgather, without a launcher's help.
   // Collective: calls `allgather` once, and World::join calls it again. Its time is not bounded here.
   // Errors: kInvalidArgument (rank, size; allgather fails); that of GDX_BOOTSTRAP_TIMEOUT_S.

@@ -64,7 +64,8 @@ Result<void> compare(const Given& given, const Launcher& launcher) {
                   place_text(launcher.rank.value_or(0), launcher.size)));
 }
 
-Result<Launcher> find_launcher(const Given& given) {
+// `tells`: the program can tell the ranks of a launcher that gives rank and size alone where they meet.
+Result<Launcher> find_launcher(const Given& given, bool tells) {
   auto launcher = launch::find_launcher();
   if (given.rank) {
     // Variables of gdx that are whole count, so that they help where a launcher does not.
@@ -77,7 +78,7 @@ Result<Launcher> find_launcher(const Given& given) {
                 fmt::format("{} is not set: {}, {} and {} go together", kWorldSizeVariable, kRankVariable,
                             kWorldSizeVariable, kRootVariable));
   const bool alone = launcher->size.value_or(0) == 1u;
-  if (launcher->way == Way::kVariables && given.root.empty() && !alone) {
+  if (launcher->way == Way::kVariables && given.root.empty() && !alone && !tells) {
     return fail(Status::kUnsupported,
                 fmt::format("{} started this as {}: {}", launcher->name,
                             place_text(*launcher->rank, launcher->size), launcher->remedy));
@@ -115,16 +116,20 @@ Result<void> meet(WorldOptions& options, const Launcher& launcher) {
 
 }  // namespace
 
-Result<WorldOptions> WorldOptions::from_environment() {
+Result<WorldOptions> WorldOptions::from_environment(Tell tell) {
   WorldOptions options;
   options.timeout_ns = GDX_TRY(read_timeout_ns());
   const auto given = GDX_TRY(read_given());
-  const auto launcher = GDX_TRY(find_launcher(given));
+  const auto launcher = GDX_TRY(find_launcher(given, tell != nullptr));
   log::info("bootstrap: {}; looked for, in this order: {}", way_text(given, launcher), launch::kOrder);
   options.root = given.root;
   options.rank = given.rank.value_or(launcher.rank.value_or(0));
   options.size = given.rank ? given.size : launcher.size.value_or(1);
   if (launcher.way == Way::kPmix || launcher.way == Way::kPmi) GDX_TRY(meet(options, launcher));
+  if (launcher.way != Way::kVariables || !options.root.empty()) return options;
+  options.one_host = launcher.local_size == launcher.size;
+  options.secret_readers = "the program has carried it: whoever reads its words can read it";
+  options.tell_root = std::move(tell);
   return options;
 }
 
@@ -157,7 +162,8 @@ Result<WorldOptions> WorldOptions::by_allgather(std::uint32_t rank, std::uint32_
 
 std::string describe_launch() {
   const auto given = read_given();
-  const auto launcher = given ? find_launcher(*given) : Result<Launcher>(tl::unexpected(given.error()));
+  const auto launcher =
+      given ? find_launcher(*given, false) : Result<Launcher>(tl::unexpected(given.error()));
   const std::string found =
       launcher ? way_text(*given, *launcher) : fmt::format("refused: {}", launcher.error().message);
   return fmt::format("{} (order: {})", found, launch::kOrder);

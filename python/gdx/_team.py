@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from gdx import _gdx
 from gdx._error import Error
+from gdx._torchrun import text_of_rank_0
 
 
 class Team(_gdx.Team):
@@ -19,6 +20,14 @@ class Team(_gdx.Team):
     array(), free(), barrier() and close() are collective: all ranks make the same ones in the same order. Other calls
     are this rank's alone, and any of its threads may make them.
     """
+
+    def __init__(self, heap_bytes: int = 64 << 20, timeout_s: float | None = None) -> None:
+        """Joins the ranks of the launcher, or makes a team of one. Collective.
+
+        heap_bytes: of each rank, all equal. timeout_s: of every collective call.
+        """
+        with text_of_rank_0() as exchange:
+            super().__init__(heap_bytes, timeout_s, exchange)
 
     def array(self, shape: int | tuple[int, ...], dtype: npt.DTypeLike = np.float64) -> npt.NDArray[Any]:
         """Returns a zeroed array at the same place of the heap at every rank. Collective.

@@ -15,6 +15,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/own_process.h"
 #include "call.h"
 #include "kernels.h"
@@ -58,6 +59,27 @@ std::size_t equal_bytes(const To& to, const From& from) {
   return to.nbytes();
 }
 
+// Options of ranks whose launcher gives rank and size alone, as torchrun does. `exchange`, a function of the
+// text of rank 0 and of seconds, carries it. It is borrowed: ranks meet while the caller holds it.
+Result<WorldOptions> world_by(nb::handle exchange) {
+  auto options = WorldOptions::from_environment(
+      [exchange](const std::string& mine, std::uint64_t deadline_ns) -> Result<std::string> {
+        const nb::gil_scoped_acquire held;
+        const std::uint64_t now_ns = monotonic_ns();
+        const double left_s = deadline_ns > now_ns ? static_cast<double>(deadline_ns - now_ns) / 1e9 : 0;
+        try {
+          return nb::cast<std::string>(exchange(mine, left_s));
+        } catch (const nb::python_error& error) {
+          return fail(Status::kSystem, nb::str(error.value()).c_str());
+        }
+      });
+  if (options)
+    options->secret_readers =
+        "torchrun's store has carried it, which knows nobody and encrypts nothing: whoever reaches "
+        "MASTER_PORT, or listens on the network, can read it";
+  return options;
+}
+
 template <typename Array>
 std::byte* bytes_of(const Array& array) {
   return static_cast<std::byte*>(const_cast<void*>(static_cast<const void*>(array.data())));
@@ -66,7 +88,8 @@ std::byte* bytes_of(const Array& array) {
 // The interpreter's lock guards the members.
 class PyTeam {
  public:
-  PyTeam(std::uint64_t heap_bytes, std::optional<double> timeout_s) {
+  PyTeam(std::uint64_t heap_bytes, std::optional<double> timeout_s,
+         const std::optional<nb::callable>& exchange) {
     TeamOptions options;
     options.heap_bytes = heap_bytes;
     options.gpu = std::nullopt;
@@ -75,6 +98,7 @@ class PyTeam {
         throw nb::value_error("timeout_s: use 0 to 3600, and not 0");
       options.timeout_ns = static_cast<std::uint64_t>(std::ceil(*timeout_s * 1e9));
     }
+    if (exchange) options.world = take(world_by(*exchange));
     auto made = [&] {
       const nb::gil_scoped_release released;
       return Team::create(options);
@@ -281,10 +305,8 @@ NB_MODULE(_gdx, module) {
            "Loads the shared object, which stays loaded. Raises OSError where it cannot be.");
   // A copy that is converted would be put in silence, and nobody waits for what is put into one: noconvert.
   nb::class_<PyTeam>(module, "Team", "Ranks with a symmetric heap. gdx.Team adds arrays.")
-      .def(nb::init<std::uint64_t, std::optional<double>>(), "heap_bytes"_a = 64 << 20,
-           "timeout_s"_a = nb::none(),
-           "Joins the ranks of `gdx run`, or makes a team of one. Collective.\n\n"
-           "heap_bytes: of each rank, all equal. timeout_s: of every collective call.")
+      .def(nb::init<std::uint64_t, std::optional<double>, std::optional<nb::callable>>(), "heap_bytes"_a,
+           "timeout_s"_a = nb::none(), "exchange"_a = nb::none())
       .def_prop_ro("rank", &PyTeam::rank)
       .def_prop_ro("size", &PyTeam::size)
       .def("close", &PyTeam::close,

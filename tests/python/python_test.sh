@@ -65,6 +65,7 @@ GDX_DIRECT=off ranks 2 "$here/calls_test.py" --loss 0.01
 PATH=$build/host/programs/cli:$PATH step "$python" -m gdx.demo --loss 0.01
 [ "$(grep -c '^[01]: 53489688 bytes in 12 messages verified$' "$folder/out")" = 2 ] ||
   { echo 'FAILED: python -m gdx.demo prints:' >&2 && cat "$folder/out" >&2 && exit 1; }
+step "$here/torchrun.sh" stand_in "$build" "$root" "$here/stand_in/torchrun"
 GDX_CALL_TIMEOUT_S=20 ranks 2 "$here/lost_rank_test.py"
 grep -q '^0: PEER_UNREACHABLE of rank 1: .*waited for the word at heap offset' "$folder/out" ||
   { echo 'FAILED: a lost rank is told as:' >&2 && cat "$folder/out" >&2 && exit 1; }

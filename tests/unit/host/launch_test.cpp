@@ -154,6 +154,23 @@ TEST_F(Launch, rank_and_size_without_a_way_to_meet_need_a_root) {
       "of srun and of other launchers)");
 }
 
+// As Python does, by torchrun's store.
+TEST_F(Launch, program_that_tells_its_ranks_where_they_meet_needs_no_root) {
+  const auto options_by = [](const Variables& variables) {
+    set(variables);
+    return WorldOptions::from_environment([](const std::string&, std::uint64_t) { return "told"; }).value();
+  };
+  const WorldOptions alone = options_by(torch);
+  EXPECT_EQ(launch::place_text(alone.rank, alone.size), "rank 3 of 4");
+  EXPECT_TRUE(alone.one_host);
+  EXPECT_EQ(alone.tell_root("", 0).value(), "told");
+  const WorldOptions hosts = options_by(with(torch, {{"LOCAL_WORLD_SIZE", "2"}}));
+  EXPECT_FALSE(hosts.one_host);
+  EXPECT_THAT(hosts.secret_readers, HasSubstr("whoever reads its words can read it"));
+  for (const Variables& other : {with(torch, {{"GDX_ROOT", "node:5000"}}), Variables{}})
+    EXPECT_EQ(options_by(other).tell_root, nullptr);
+}
+
 TEST_F(Launch, what_is_no_launch_of_several_ranks_is_a_world_of_one) {
   for (const Variables& alone : std::initializer_list<Variables>{
            {},
