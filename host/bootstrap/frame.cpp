@@ -26,6 +26,8 @@ std::optional<LengthBounds> length_bounds(std::uint16_t type) {
     case FrameType::kFailed: return LengthBounds{sizeof(FailedBody), sizeof(FailedBody) + kMaxReasonBytes};
     case FrameType::kConnector: return LengthBounds{sizeof(ConnectorMessage), sizeof(ConnectorMessage)};
     case FrameType::kMeeting: return LengthBounds{sizeof(MeetingMessage), sizeof(MeetingMessage)};
+    case FrameType::kGroup:
+      return LengthBounds{sizeof(GroupBody) + 2 * sizeof(Be32), sizeof(GroupBody) + kMaxRanks * sizeof(Be32)};
   }
   return std::nullopt;
 }
@@ -132,6 +134,25 @@ std::vector<std::byte> encode_failure(const Failure& failure) {
 std::uint32_t decode_hello(const Frame& frame) {
   assert(frame.type == FrameType::kHello && frame.payload.size() == sizeof(HelloBody));
   return load<HelloBody>(frame.payload).world_size;
+}
+
+std::vector<std::byte> encode_group(const GroupHello& hello) {
+  const GroupBody body{hello.key.of, hello.key.tag, hello.key.call, 0};
+  const std::vector<Be32> ranks(hello.ranks.begin(), hello.ranks.end());
+  std::vector<std::byte> payload;
+  append(payload, &body, sizeof body);
+  append(payload, ranks.data(), ranks.size() * sizeof(Be32));
+  return encode_frame(FrameType::kGroup, hello.rank, 0, payload);
+}
+
+GroupHello decode_group(const Frame& frame) {
+  assert(frame.type == FrameType::kGroup && frame.payload.size() >= sizeof(GroupBody));
+  const auto body = load<GroupBody>(frame.payload);
+  GroupHello hello{{body.of, body.tag, body.call}, frame.rank, {}};
+  auto rest = std::span(frame.payload).subspan(sizeof(GroupBody));
+  for (; rest.size() >= sizeof(Be32); rest = rest.subspan(sizeof(Be32)))
+    hello.ranks.push_back(load<Be32>(rest));
+  return hello;
 }
 
 Status decode_status(std::uint32_t value) {

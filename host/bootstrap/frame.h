@@ -67,6 +67,22 @@ struct Failure {
 };
 [[nodiscard]] std::vector<std::byte> encode_failure(const Failure& failure);
 
+// Names a group that is being made: the group whose ranks make it, and their call.
+struct GroupKey {
+  std::uint64_t of = 0;
+  std::uint64_t tag = 0;
+  std::uint32_t call = 0;
+  bool operator==(const GroupKey&) const = default;
+};
+struct GroupHello {
+  GroupKey key;
+  std::uint32_t rank = 0;            // the sender's
+  std::vector<std::uint32_t> ranks;  // of all members, in their order
+};
+[[nodiscard]] std::vector<std::byte> encode_group(const GroupHello& hello);
+// Decodes a member's hello. `frame` has its type and passed FrameParser.
+[[nodiscard]] GroupHello decode_group(const Frame& frame);
+
 // Returns the status that a peer sent. An unknown one, and one that is no failure, becomes kSystem.
 [[nodiscard]] Status decode_status(std::uint32_t value);
 // Returns text that a peer sent. Unprintable bytes become '?'.

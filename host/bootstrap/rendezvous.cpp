@@ -32,7 +32,6 @@ class Gathering {
   Result<void> admit_arrivals();
   void admit(Connection& stranger, const Frame& hello);
   Result<void> check_members() const;
-  Result<void> welcome(std::uint64_t deadline_ns);
 
   const WorldOptions& options_;
   Reception& reception_;
@@ -59,7 +58,7 @@ std::vector<pollfd> Gathering::poll_set() const {
 Result<void> Gathering::run(std::uint64_t deadline_ns) {
   for (;;) {
     const auto absent = missing();
-    if (absent.empty()) return welcome(deadline_ns);
+    if (absent.empty()) return welcome(members_, deadline_ns);
     auto set = poll_set();
     const bool ready = wait_until(set, std::min(deadline_ns, reception_.next_deadline_ns()));
     if (!ready && monotonic_ns() >= deadline_ns) {
@@ -110,23 +109,25 @@ Result<void> Gathering::check_members() const {
   return {};
 }
 
-Result<void> Gathering::welcome(std::uint64_t deadline_ns) {
-  for (std::uint32_t rank = 1; rank < options_.size; ++rank) {
-    members_[rank].queue(encode_frame(FrameType::kWelcome, 0, 0));
-    while (members_[rank].has_unsent()) {
-      pollfd ready{members_[rank].socket().value(), POLLOUT, 0};
+}  // namespace
+
+Result<void> welcome(std::vector<Connection>& members, std::uint64_t deadline_ns) {
+  for (std::size_t rank = 0; rank < members.size(); ++rank) {
+    Connection& member = members[rank];
+    if (!member) continue;
+    member.queue(encode_frame(FrameType::kWelcome, 0, 0));
+    while (member.has_unsent()) {
+      pollfd ready{member.socket().value(), POLLOUT, 0};
       if (!wait_until(std::span(&ready, 1), deadline_ns)) {
         return fail(Status::kTimeout, fmt::format("rank {} takes no data", rank));
       }
-      if (auto sent = members_[rank].flush(); !sent) {
+      if (auto sent = member.flush(); !sent) {
         return fail(sent.error().status, fmt::format("rank {} {}", rank, sent.error().message));
       }
     }
   }
   return {};
 }
-
-}  // namespace
 
 std::string rank_list(const std::vector<std::uint32_t>& ranks) {
   std::string text = ranks.size() == 1 ? "rank" : "ranks";
@@ -184,9 +185,10 @@ Result<void> wait_for_root(const Connection& root, const WorldOptions& options, 
 }
 
 // Connects once. Errors: kPeerGone while the handshake goes on, as where a flood takes this rank's place.
-Result<Connection> open_root_once(const WorldOptions& options, std::uint64_t deadline_ns) {
+Result<Connection> open_root_once(const WorldOptions& options, const ChannelPlace& place, std::uint32_t to,
+                                  std::uint64_t deadline_ns) {
   auto socket = GDX_TRY(connect_to(options.root, deadline_ns));
-  auto root = GDX_TRY(Connection::dial(std::move(socket), options.secret, {.rank = options.rank}, 0));
+  auto root = GDX_TRY(Connection::dial(std::move(socket), options.secret, place, to));
   while (!root.is_open()) {
     const auto nothing = root.receive({FrameType::kFailed});
     if (!nothing) return tl::unexpected(of_root(options, nothing.error()));
@@ -195,9 +197,12 @@ Result<Connection> open_root_once(const WorldOptions& options, std::uint64_t dea
   return root;
 }
 
-Result<Connection> open_root(const WorldOptions& options, std::uint64_t deadline_ns) {
+}  // namespace
+
+Result<Connection> open_root(const WorldOptions& options, const ChannelPlace& place, std::uint32_t to,
+                             std::uint64_t deadline_ns) {
   for (std::uint64_t pause_ns = kFirstPauseNs;; pause_ns = std::min(2 * pause_ns, kMostPauseNs)) {
-    auto root = open_root_once(options, deadline_ns);
+    auto root = open_root_once(options, place, to, deadline_ns);
     const std::uint64_t now_ns = monotonic_ns();
     if (root || root.error().status != Status::kPeerGone) return root;
     if (now_ns >= deadline_ns)
@@ -207,6 +212,8 @@ Result<Connection> open_root(const WorldOptions& options, std::uint64_t deadline
     static_cast<void>(wait_until({}, std::min(deadline_ns, now_ns + pause_ns)));
   }
 }
+
+namespace {
 
 // Checks who welcomed this rank, where no secret tells.
 Result<void> check_root_user(const Connection& root, const WorldOptions& options) {
@@ -222,7 +229,7 @@ Result<void> check_root_user(const Connection& root, const WorldOptions& options
 
 Result<std::vector<Connection>> join_root(const WorldOptions& options, std::uint64_t deadline_ns) {
   std::vector<Connection> members(1);
-  Connection& root = members.front() = GDX_TRY(open_root(options, deadline_ns));
+  Connection& root = members.front() = GDX_TRY(open_root(options, {.rank = options.rank}, 0, deadline_ns));
   root.queue(encode_hello(options.rank, options.size));
   for (;;) {
     const auto sent = root.flush();

@@ -30,6 +30,14 @@ struct Gathered {
   Reception reception;              // for ranks whose places others have taken
 };
 
+// Welcomes all members that are connected. Errors: kTimeout, kPeerGone, naming the rank.
+[[nodiscard]] Result<void> welcome(std::vector<Connection>& members, std::uint64_t deadline_ns);
+
+// Connects from `place` to rank `to` at options.root, and tries again where the handshake is cut off. Errors:
+// those of connect_to and Connection::dial; kTimeout, kPeerGone.
+[[nodiscard]] Result<Connection> open_root(const WorldOptions& options, const ChannelPlace& place,
+                                           std::uint32_t to, std::uint64_t deadline_ns);
+
 // Both return connections after the welcome; the others get one, to rank 0. Errors: as World::join.
 [[nodiscard]] Result<Gathered> gather_members(const WorldOptions& options, Descriptor listener,
                                               std::uint64_t deadline_ns);

@@ -301,6 +301,14 @@ Result<World> World::join(const WorldOptions& options, Descriptor listener) {
   return World(std::move(impl));
 }
 
+World World::of(const WorldOptions& options, std::vector<Connection> members) {
+  auto impl = std::make_unique<Impl>();
+  impl->options = options;
+  impl->members = std::move(members);
+  impl->contributions.resize(options.size);
+  return World(std::move(impl));
+}
+
 Result<std::vector<std::byte>> World::allgather(std::span<const std::byte> mine, std::uint64_t timeout_ns) {
   const TraceSpan span("World::allgather");
   const auto turn = GDX_TRY(impl_->caller.begin());

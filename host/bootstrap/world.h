@@ -21,6 +21,11 @@
 
 namespace gdx {
 
+namespace bootstrap {
+class Connection;
+class GroupPlace;
+}  // namespace bootstrap
+
 inline constexpr char kRankVariable[] = "GDX_RANK";
 inline constexpr char kWorldSizeVariable[] = "GDX_WORLD_SIZE";
 inline constexpr char kRootVariable[] = "GDX_ROOT";  // HOST:PORT, [IPV6]:PORT or unix:NAME
@@ -123,7 +128,10 @@ class World {
   [[nodiscard]] Result<void> poll_peers();
 
  private:
+  friend class bootstrap::GroupPlace;
   struct Impl;
+  // Makes the world of ranks that are connected, as join() would.
+  static World of(const WorldOptions& options, std::vector<bootstrap::Connection> members);
   explicit World(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };

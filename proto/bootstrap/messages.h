@@ -9,7 +9,11 @@
 //   rank r -> rank 0   kFailed  FailedBody     this rank has ended its part; then the connection closes
 //
 // A connection of two ranks of a team has frames of type kConnector alone: connector.h; one of two
-// ends of a link frames of type kMeeting: meeting.h.
+// ends of a link frames of type kMeeting: meeting.h. One of two members of a group begins so, where ranks are
+// the team's, and then goes on as above, where ranks are the group's:
+//
+//   member -> first member   kGroup  GroupBody, ranks   once, first
+//   first member -> member   kWelcome                   once, when all members are there; or kFailed
 #pragma once
 
 #include <cstddef>
@@ -34,6 +38,7 @@ enum class FrameType : std::uint16_t {
   kFailed = 5,
   kConnector = 6,
   kMeeting = 7,
+  kGroup = 8,
 };
 
 struct FrameHeader {
@@ -49,6 +54,14 @@ struct HelloBody {
   Be32 world_size;
 };
 
+// Body before the ranks of all members, in their order, each a Be32.
+struct GroupBody {
+  Be64 of;    // number of the group whose ranks make this one; 0: the whole team
+  Be64 tag;   // of the call
+  Be32 call;  // by which it is made: calls of one kind alone meet
+  Be32 reserved;
+};
+
 // Body before the reason, a text of at most kMaxReasonBytes.
 struct FailedBody {
   Be32 status;  // enum Status
@@ -56,5 +69,6 @@ struct FailedBody {
 };
 
 static_assert(sizeof(FrameHeader) == 20 && sizeof(HelloBody) == 4 && sizeof(FailedBody) == 8);
+static_assert(sizeof(GroupBody) == 24);
 
 }  // namespace gdx::bootstrap

@@ -22,7 +22,7 @@ inline constexpr std::uint32_t kIdentityMagic = 0x67647869;  // "gdxi"
 struct ChannelIdentity {
   Be32 magic;
   Be16 version;      // messages.h
-  Be16 first_frame;  // enum FrameType: kHello at rank 0, kConnector in a team
+  Be16 first_frame;  // enum FrameType: kHello at rank 0, kConnector and kGroup in a team
   Be64 team;         // token of a team's rank 0; 0 outside of teams
   Be32 from;         // the rank that connects
   Be32 to;           // the rank that listens

@@ -23,6 +23,10 @@ void check(const Frame& frame) {
     gdx::fuzz::expect(encode_hello(frame.rank, world_size).size() == sizeof(FrameHeader) + sizeof(HelloBody),
                       "a hello can be said again");
   }
+  if (frame.type == FrameType::kGroup) {
+    const GroupHello hello = decode_group(frame);
+    gdx::fuzz::expect(hello.ranks.size() >= 2 && hello.ranks.size() <= kMaxRanks, "a group has members");
+  }
   if (frame.type != FrameType::kFailed) return;
   const Failure failure = decode_failure(frame);
   gdx::fuzz::expect(failure.reason.size() <= kMaxReasonBytes, "a reason is short");
@@ -33,9 +37,10 @@ void check(const Frame& frame) {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   gdx::fuzz::Input input(data, size);
-  const FrameSet allowed = input.take<std::uint8_t>() % 2 == 0
-                               ? FrameSet{FrameType::kHello, FrameType::kContribution, FrameType::kConnector}
-                               : FrameSet{FrameType::kWelcome, FrameType::kGathered, FrameType::kFailed};
+  const FrameSet allowed =
+      input.take<std::uint8_t>() % 2 == 0
+          ? FrameSet{FrameType::kHello, FrameType::kContribution, FrameType::kConnector, FrameType::kGroup}
+          : FrameSet{FrameType::kWelcome, FrameType::kGathered, FrameType::kFailed};
   FrameParser parser;
   while (!input.empty()) {
     const std::size_t chunk = 1 + input.take<std::uint8_t>();
