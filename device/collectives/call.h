@@ -56,7 +56,6 @@ GDX_DEVICE std::uint64_t alike_of(CollectiveKind kind, std::size_t count, std::u
 }
 
 GDX_DEVICE Status take_call(const TeamHandle& team, std::uint64_t alike, std::uint64_t* number) {
-  if (team.area == nullptr) return record_fault(team.copy, Status::kUnsupported, team.rank, nullptr, 0);
   TeamAreaWords& words = area_words(team);
   const std::uint64_t failure = exec::load_acquire(&words.failure);
   if (failure != 0) return static_cast<Status>(failure);

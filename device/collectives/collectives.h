@@ -18,7 +18,6 @@
 //  - Counts, roots, types and reductions are equal at all ranks. A kernel does not compare
 //  them: where they differ, results are wrong at kOk, or a rank times out. Team::barrier and close on the
 //  host then fail, on lanes 0 to 7 of a heap in host memory.
-//  - kUnsupported on a team that was split.
 // Source: docs/collectives.md.
 #pragma once
 

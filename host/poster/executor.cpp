@@ -248,8 +248,9 @@ void Executor::probe(std::uint32_t lane, std::uint32_t rank) {
 
 Result<bool> Executor::is_complete(Target& target) {
   bool complete = true;
-  target.messages.resize(options_.ranks, ~std::uint64_t{0});
-  for (std::uint32_t rank = 0; rank < options_.ranks; ++rank) {
+  target.messages.resize(target.ranks.size(), ~std::uint64_t{0});
+  for (std::size_t i = 0; i < target.ranks.size(); ++i) {
+    const std::uint32_t rank = target.ranks[i];
     Flow& flow = flow_of(target.lane, rank);
     if (flow.failure.status != Status::kOk) {
       return fail(flow.failure.status,
@@ -257,8 +258,8 @@ Result<bool> Executor::is_complete(Target& target) {
     }
     if (!peers_[rank].connected) continue;
     const bool sent = flow.entries.empty() || flow.entries.front().index >= target.index;
-    if (sent && target.messages[rank] > flow.messages) target.messages[rank] = flow.messages;
-    if (sent && flow.answered >= target.messages[rank]) continue;
+    if (sent && target.messages[i] > flow.messages) target.messages[i] = flow.messages;
+    if (sent && flow.answered >= target.messages[i]) continue;
     complete = false;
     if (sent) want_echo(flow);
   }

@@ -83,7 +83,8 @@ class Executor {
   struct Target {
     std::uint32_t lane;
     std::uint64_t index;
-    std::vector<std::uint64_t> messages;
+    std::vector<std::uint32_t> ranks;     // that have the commands
+    std::vector<std::uint64_t> messages;  // of each of them, once they are sent
   };
   // Returns whether they are complete, and asks agents that have not answered. Errors: a rank's failure.
   [[nodiscard]] Result<bool> is_complete(Target& target);

@@ -145,12 +145,12 @@ void Poster::stop() {
 }
 
 // Drives the poster meanwhile, because it may have no thread.
-Result<void> Poster::flush(std::uint64_t deadline_ns) {
+Result<void> Poster::flush(std::span<const std::uint32_t> ranks, std::uint64_t deadline_ns) {
   std::vector<Executor::Target> targets;
   for (std::uint32_t lane = 0; lane < rings_.size(); ++lane) {
     const std::uint64_t reserved =
         std::atomic_ref(rings_[lane].state->reserved).load(std::memory_order_acquire);
-    targets.push_back({lane, reserved, {}});
+    targets.push_back({lane, reserved, {ranks.begin(), ranks.end()}, {}});
   }
   const auto is_aborted = [&] {
     return options_.abort != nullptr &&

@@ -53,9 +53,9 @@ class Poster : public ProgressService {
   // Ends the poster: kernels' waits return kAborted. Peers find it silent.
   void stop();
 
-  // Waits until all commands of kernels before this call are complete, or `*aborted` is nonzero. Errors: the
-  // failure of a rank; kTimeout; the poster's end.
-  [[nodiscard]] Result<void> flush(std::uint64_t deadline_ns);
+  // Waits until all commands of kernels to `ranks` before this call are complete, or `*aborted` is nonzero.
+  // Errors: the failure of one of them; kTimeout; the poster's end.
+  [[nodiscard]] Result<void> flush(std::span<const std::uint32_t> ranks, std::uint64_t deadline_ns);
 
   // Those of the executor.
   [[nodiscard]] Result<void> set_window(std::size_t number, std::byte* address, std::uint64_t bytes);

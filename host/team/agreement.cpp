@@ -19,6 +19,7 @@ std::string text(const Statement& statement) {
     case Call::kWindow: return fmt::format("register_window of {} bytes", first);
     case Call::kBarrier: return "barrier";
     case Call::kSplit: return "split";
+    case Call::kSubteam: return "the begin of a team of some ranks";
     case Call::kClose: return "close";
   }
   return "a call of another gdx";

@@ -19,6 +19,7 @@ enum class Call : std::uint32_t {
   kWindow,
   kBarrier,
   kSplit,
+  kSubteam,
   kClose
 };
 

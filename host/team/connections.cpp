@@ -150,15 +150,16 @@ Result<void> Connections::connect_all() {
 }
 
 // Leaves the other ranks time to be told of a failure.
-Result<void> Connections::flush() {
+Result<void> Connections::flush(std::span<const std::uint32_t> ranks) {
   const std::uint64_t deadline_ns = monotonic_ns() + options_->timeout_ns / 10 * kDeadlineTenths;
   if (poster_) {
-    auto done = poster_->flush(deadline_ns);
+    auto done = poster_->flush(ranks, deadline_ns);
     if (!done) done.error().message = fmt::format("what kernels posted: {}", done.error().message);
     return done;
   }
   for (std::uint32_t lane = 0; lane < options_->lanes; ++lane) {
-    for (std::uint32_t rank = 0; rank < size_ && !is_aborted(); ++rank) {
+    for (const std::uint32_t rank : ranks) {
+      if (is_aborted()) return {};
       const Endpoint* const endpoint = known_endpoint(lane, rank);
       auto done = endpoint != nullptr ? endpoint->flush(deadline_ns) : Result<void>{};
       if (done) continue;

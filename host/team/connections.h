@@ -58,9 +58,9 @@ class Connections final : private ConnectorHost {
   // ConnectorService::connect.
   [[nodiscard]] Result<void> connect(std::uint32_t rank, std::uint64_t deadline_ns);
   [[nodiscard]] Result<void> connect_all();
-  // Waits until all that kernels had posted before the call is complete, unless the team was aborted. Errors:
-  // those of Endpoint::flush, naming the rank that the connection is with.
-  [[nodiscard]] Result<void> flush();
+  // Waits until all that kernels had posted to `ranks` before the call is complete, unless the team was
+  // aborted. Errors: those of Endpoint::flush, naming the rank that the connection is with.
+  [[nodiscard]] Result<void> flush(std::span<const std::uint32_t> ranks);
   void abort();
 
   // Writes the ends' records of a table, and all that follows from later changes.

@@ -27,7 +27,8 @@ std::uint64_t SymmetricHeap::largest_gap() const {
   return most;
 }
 
-Result<std::uint64_t> SymmetricHeap::allocate(std::uint64_t bytes, std::uint64_t alignment) {
+Result<std::uint64_t> SymmetricHeap::allocate(std::uint64_t bytes, std::uint64_t alignment,
+                                              std::uint64_t from) {
   if (bytes == 0) return fail(Status::kInvalidArgument, "cannot allocate 0 bytes of a heap: use at least 1");
   if (!std::has_single_bit(alignment) || alignment > kMaxHeapAlignment) {
     return fail(Status::kInvalidArgument,
@@ -38,7 +39,7 @@ Result<std::uint64_t> SymmetricHeap::allocate(std::uint64_t bytes, std::uint64_t
     const std::uint64_t size = round_up(bytes, kHeapAlignment);
     for (auto gap = gaps_.begin(); gap != gaps_.end(); ++gap) {
       const auto [first, length] = *gap;
-      const std::uint64_t at = round_up(first, std::max(alignment, kHeapAlignment));
+      const std::uint64_t at = round_up(std::max(first, from), std::max(alignment, kHeapAlignment));
       const std::uint64_t skipped = at - first;
       if (skipped > length || size > length - skipped) continue;
       gaps_.erase(gap);

@@ -1,5 +1,5 @@
-// Places of a symmetric heap's pieces. Offsets only: no memory, no ranks. Every rank makes equal calls in
-// equal order, so every rank gets equal offsets.
+// Places of a symmetric heap's pieces. Offsets only: no memory, no ranks. Ranks that make equal calls in
+// equal order get equal offsets. Ranks of several teams do not, and agree by TeamState::allocate.
 #pragma once
 
 #include <cstdint>
@@ -19,9 +19,11 @@ class SymmetricHeap {
   // Has `bytes`, rounded down to whole units of kHeapAlignment.
   explicit SymmetricHeap(std::uint64_t bytes);
 
-  // Returns the offset of a new piece. Errors: kInvalidArgument (no bytes; an alignment that is no power of
-  // two, or beyond kMaxHeapAlignment); kNoMemory with the free bytes and the largest piece.
-  [[nodiscard]] Result<std::uint64_t> allocate(std::uint64_t bytes, std::uint64_t alignment);
+  // Returns the offset of a new piece, the lowest from `from` on. Errors: kInvalidArgument (no bytes; an
+  // alignment that is no power of two, or beyond kMaxHeapAlignment); kNoMemory with the free bytes and the
+  // largest piece.
+  [[nodiscard]] Result<std::uint64_t> allocate(std::uint64_t bytes, std::uint64_t alignment,
+                                               std::uint64_t from = 0);
   // Frees the piece at `offset` and returns its bytes; nullopt if no piece begins there.
   [[nodiscard]] std::optional<std::uint64_t> free(std::uint64_t offset);
 

@@ -8,7 +8,8 @@
 // Collective calls are made by all ranks, with equal arguments and in equal order, by one thread of each at a
 // time. A call that fails or differs at one rank fails at all ranks and names that one. One that another
 // thread makes meanwhile is kBusy, and one in a process that was forked from the rank's is kInvalidArgument:
-// both are refused where they are made alone, and the team goes on. docs/teams.md gives the reasons.
+// both are refused where they are made alone, and the team goes on. Teams that were made of one another are
+// apart in this: each has a thread of its own if wanted. docs/teams.md gives the reasons.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +26,7 @@
 
 namespace gdx {
 
-// Threads: one at a time, except abort(), which any thread may call while a kernel runs.
+// Threads: one at a time, except abort(), which any thread may call while a kernel runs, and subteam().
 class Team {
  public:
   // Joins the world of `gdx run`, or of one rank. Opens an HCA and makes pools, or a provider of libfabric
@@ -53,13 +54,14 @@ class Team {
   ~Team();
 
   // Waits as barrier() does, and then ends this rank's part in any case. No kernel may use the team any more.
-  // Teams that were split from it end with it; closing a split team is local. Collective; a second call does
-  // nothing. Errors: those of barrier(), naming the lost rank.
+  // Teams that were made of it by split() or subteam() end with it, and closing one of those after it is
+  // local. Closed before, such a team gives its memory back, unless a rank was lost. Collective; a second
+  // call does nothing. Errors: those of barrier(), naming the lost rank.
   [[nodiscard]] Result<void> close();
 
   // Returns zeroed memory for `count` objects, at the same heap offset at every rank. Collective.
-  // Errors: kInvalidArgument (count 0; ranks differ: names one); kNoMemory with the bytes left; kUnsupported
-  // in a team that was split; those of World::allgather.
+  // Errors: kInvalidArgument (count 0; ranks differ: names one); kNoMemory with the bytes left; those of
+  // World::allgather.
   template <typename T>
   [[nodiscard]] Result<T*> allocate(std::size_t count) {
     static_assert(alignof(T) <= kMaxHeapAlignment);
@@ -71,14 +73,15 @@ class Team {
   // Allocates `bytes` as allocate does. Takes `alignment` of 1 to kMaxHeapAlignment; every piece is aligned
   // to kHeapAlignment at least. Errors: those of allocate.
   [[nodiscard]] Result<void*> allocate_bytes(std::uint64_t bytes, std::uint64_t alignment = kHeapAlignment);
-  // Frees what allocate returned, once no rank uses it any more. Collective. Errors: kInvalidArgument (not a
-  // piece of the heap; ranks differ); those of allocate.
+  // Frees what allocate of this team returned, once no rank uses it any more. Collective. Errors:
+  // kInvalidArgument (not such a piece; ranks differ); those of allocate.
   [[nodiscard]] Result<void> free(void* pointer);
 
   // Adds a window: memory outside the heap, of equal size at every rank. It must outlive the team. Kernels
   // may run meanwhile. Calls with a handle that was taken before may refuse the window. Collective. Errors:
   // those of register_memory; kInvalidArgument (an eighth window, overlap, ranks differ); kUnsupported where
-  // a rank is direct and the window cannot be mapped.
+  // a rank is direct and the window cannot be mapped, and in a team of some ranks, which has the windows of
+  // the first.
   [[nodiscard]] Result<void> register_window(void* address, std::uint64_t bytes);
 
   // Returns everything a kernel needs, by value. Valid until the team is closed; then kernels' calls are
@@ -92,6 +95,7 @@ class Team {
   // Its pages, which stay mapped in this process while a copy of this lives, also when the team has ended.
   // Null in GPU memory, and once the team is closed.
   [[nodiscard]] std::shared_ptr<std::byte> heap_pages() const;
+  // Of this rank's heap, from which all teams of this one allocate.
   [[nodiscard]] std::uint64_t bytes_free() const;
   [[nodiscard]] TeamAtomics atomics() const;
   // Connects to `rank` on all lanes, as a kernel's first call would, and waits for TeamOptions::timeout_ns at
@@ -120,12 +124,21 @@ class Team {
   // or host thread that starts afterwards reads, at any rank, what kernels that had ended before their rank's
   // call put there. Takes TeamOptions::timeout_ns at most. After abort() nothing is waited for but the ranks.
   // Collective. Errors: those of agreement; kInvalidArgument where kernels of a rank gave a collective call
-  // another count, type, root or reduction; the failure of a connection, naming both ranks; kUnsupported in a
-  // team that was split.
+  // another count, type, root or reduction; the failure of a connection, naming both ranks.
   [[nodiscard]] Result<void> barrier();
-  // Returns the team of the ranks of equal `colour`, ordered by `key`, then rank. It shares heap, endpoints
-  // and windows with this team, and ends with it. Collective calls but close() remain this team's.
-  // Collective. Errors: kUnsupported in a team that was split; those of World::allgather.
+  // Returns the team of `ranks`, numbered in their order, this rank among them. It allocates from this team's
+  // heap, and shares its endpoints, pools and windows; an area of a 64th of the heap at most, and of 128 KiB
+  // for each lane, serves its kernels' collective calls. It ends with this team. A rank may be in any number
+  // of such teams. A rank that is lost ends the calls of its own teams only.
+  // Collective over `ranks` alone: the others need not call. Those that are in two teams of one `tag` make
+  // them in the same order, and threads that make teams at once give them tags of their own.
+  // Threads: any number at once, also while another is in a call of this team, but close().
+  // Errors: kInvalidArgument where it is made, for a rank that does not exist or is there twice, and where
+  // this rank is not among them; kInvalidArgument at all that have come, where the lists of one tag differ;
+  // kTimeout after TeamOptions::timeout_ns, naming ranks that did not come; kPeerGone; those of allocate.
+  [[nodiscard]] Result<Team> subteam(std::span<const std::uint32_t> ranks, std::uint64_t tag = 0);
+  // Returns the team of the ranks of equal `colour`, ordered by `key`, then rank, as subteam() makes it.
+  // Collective over this team. Errors: those of World::allgather and subteam().
   [[nodiscard]] Result<Team> split(std::uint32_t colour, std::uint32_t key);
 
  private:

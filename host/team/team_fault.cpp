@@ -31,10 +31,10 @@ std::string place_of(const TeamFault& fault, std::span<const std::byte> heap) {
                               : fmt::format("{:#x}", fault.address);
 }
 
-// Returns whether the word is one of a collective call's: they lie in front of what Windows::heap() shows.
-bool is_of_collective(const TeamFault& fault, const Windows& windows) {
-  const Memory& memory = windows.window(0).memory;
-  return offset_in(memory, fault) < static_cast<std::uint64_t>(windows.heap().data() - memory.data());
+// Returns whether the word is one of a collective call's.
+bool is_of_collective(const TeamFault& fault, const TeamHandle& team) {
+  const std::uint64_t offset = fault.address - reinterpret_cast<std::uintptr_t>(team.area);
+  return offset < std::uint64_t{team.area_bytes} * team.lanes;
 }
 
 // Returns the reason for which a length was refused. Below a message's bound it is an inline put's.
@@ -70,9 +70,7 @@ std::string reason_of(const TeamFault& fault, const Table& table, const Windows&
       return fault.address % sizeof(std::uint64_t) != 0 ? ": not 8-byte aligned" : "";
     case Status::kInvalidLength: return length_reason_of(fault);
     case Status::kInvalidArgument: return argument_reason_of(fault, table, windows);
-    case Status::kUnsupported:
-      return fault.address == 0 ? ": a team that was split has no collective calls of kernels"
-                                : ": the team was made without the slots of that mode";
+    case Status::kUnsupported: return ": the team was made without the slots of that mode";
     default: return "";
   }
 }
@@ -81,7 +79,7 @@ std::string reason_of(const TeamFault& fault, const Table& table, const Windows&
 // probed it in vain ends as unreachable.
 std::string wait_text(const TeamFault& fault, const Table& table, const Windows& windows,
                       const Connections& connections, const EndpointOptions& options) {
-  const bool is_collective = is_of_collective(fault, windows);
+  const bool is_collective = is_of_collective(fault, *table.copy());
   std::string text = ", waited";
   if (fault.status == Status::kTimeout)
     text += fmt::format(" {:.3f} s", static_cast<double>(*options.timeout_ns) / kNsInSecond);

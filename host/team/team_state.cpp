@@ -9,6 +9,7 @@
 
 #include "base/log.h"
 #include "base/node.h"
+#include "host/bootstrap/rendezvous.h"
 #include "host/memory/memory_limits.h"
 #include "host/staging/progress.h"
 #include "host/team/team_fault.h"
@@ -20,12 +21,21 @@ namespace {
 
 std::atomic<std::uint64_t> teams_created = 0;  // by this process
 
+// Part of the heap that the scratch of a team of some ranks takes at most, as 1 in so many: there may be
+// many.
+constexpr std::uint32_t kPartShare = 64;
+
 // Teams of this process that took memory of an HCA for their own pools.
 std::atomic<int> teams_with_pools = 0;
 
 std::shared_ptr<void> count_team_with_pools() {
   ++teams_with_pools;
   return {nullptr, [](void*) { --teams_with_pools; }};
+}
+
+// Returns whether a piece of the heap is the area for kernels' collective calls.
+bool is_area(const Group& group, std::uint64_t offset, std::span<const std::byte> heap) {
+  return group.table->copy()->area == heap.data() + offset;
 }
 
 // Lowers the slots to what the pool has.
@@ -42,6 +52,7 @@ struct TeamState::Introduction {
   MemoryNeed memory;        // that the rank's heap takes of the host's
   ProviderChoice provider;
   bootstrap::ConnectorIdentity connector;
+  bootstrap::GroupAddress groups;
 };
 
 Result<void> TeamState::join() {
@@ -95,14 +106,23 @@ void TeamState::use(const Hca& hca, World& world, StagingPools pools) {
   pools_ = pools;
 }
 
-Result<std::vector<Statement>> TeamState::meet(Statement statement, const Result<void>& done) {
+// An error of a part has its own ranks' numbers, so it also tells those of the first team.
+Result<std::vector<Statement>> TeamState::meet(Group& group, Statement statement, const Result<void>& done) {
   release_to_mappings(Toward::kPeers);  // this rank's reads before this meeting
-  statement.team = number_;
-  if (statement.call == Call::kBarrier || statement.call == Call::kClose)
-    windows_->read_kernel_calls(statement.kernel_calls);
-  auto all = agree(*world_, statement, done, options_.timeout_ns);
+  statement.team = group.is_part() ? 0 : number_;
+  if (group.table && (statement.call == Call::kBarrier || statement.call == Call::kClose))
+    windows_->read_kernel_calls(*group.table->copy(), statement.kernel_calls);
+  auto all = agree(*group.world, statement, done, options_.timeout_ns);
   acquire_from_mappings(Toward::kHost);  // peers' puts before this meeting
+  if (!all && group.is_part() && group.table)
+    all.error().message += fmt::format("; ranks of this team are, in their order, {} of the first team",
+                                       bootstrap::rank_list(group.table->members()));
   return all;
+}
+
+Result<void> TeamState::complete(Group& group, Call call) {
+  GDX_TRY(meet(group, {.call = call}, connections_->flush(group.table->members())));
+  return {};
 }
 
 // Rounds in which all ranks meet, each of which tells them a failure of one:
@@ -115,12 +135,14 @@ Result<std::vector<Statement>> TeamState::meet(Statement statement, const Result
 //   6 end            records are written; with connect_all, all pairs are connected
 //
 // A rank whose own steps have failed takes part until the statement, which tells the others.
-Result<std::shared_ptr<Table>> TeamState::establish(const Result<void>& opened) {
+Result<std::shared_ptr<Group>> TeamState::establish(const Result<void>& opened) {
+  first_->world = world_;
   auto done = opened ? open_connections() : opened;
   // The other ranks must get the error of an impossible bound too.
   const bool possible = options_.timeout_ns != 0 && options_.timeout_ns <= kMaxWaitNs;
   if (!possible) options_.timeout_ns = kDefaultTeamTimeoutNs;
   const auto all = GDX_TRY(introduce());
+  if (done) start_groups(all);
   if (done) done = choose_provider(all);
   if (done) done = check_heaps(all);
   if (done) done = make_heap();
@@ -135,7 +157,8 @@ Result<std::shared_ptr<Table>> TeamState::establish(const Result<void>& opened) 
   if (atomics_ == TeamAtomics::kAgent) poster = GDX_TRY(start_poster(all));
   auto table = connect_ranks(all, mapped, std::move(poster));
   GDX_TRY(meet({.call = Call::kRest}, table ? Result<void>{} : tl::unexpected(table.error())));
-  return table;
+  first_->table = std::move(*table);
+  return first_;
 }
 
 Result<void> TeamState::open_connections() {
@@ -155,6 +178,7 @@ Result<void> TeamState::open_connections() {
   }
   fit(options_.endpoint.slot_count, pools_.nic);
   fit(options_.endpoint.bounce_slot_count, pools_.host);
+  groups_ = GDX_TRY(bootstrap::GroupPlace::listen(*world_));
   connections_ = GDX_TRY(Connections::listen(hca_, pools_, options_, gpu_, *world_));
   return {};
 }
@@ -163,12 +187,20 @@ Result<std::vector<TeamState::Introduction>> TeamState::introduce() {
   Introduction mine{.node = node_identity().value_or(peer::NodeIdentity{}),
                     .memory = {},
                     .provider = choice_.value_or(ProviderChoice{}),
-                    .connector = {}};
+                    .connector = {},
+                    .groups = groups_ ? groups_->address() : bootstrap::GroupAddress{}};
   const bool takes = connections_ && options_.heap_memory == HeapMemory::kHost;  // options are in range then
   mine.memory = memory_need(
       takes ? options_.heap_bytes + Windows::area_of(options_, world_->size()).bytes : 0, memory_limits());
   if (connections_) mine.connector = connections_->identity();
   return world_->allgather_value(mine, options_.timeout_ns);
+}
+
+void TeamState::start_groups(const std::vector<Introduction>& all) {
+  std::vector<bootstrap::GroupAddress> addresses;
+  addresses.reserve(all.size());
+  for (const Introduction& rank : all) addresses.push_back(rank.groups);
+  groups_->start(addresses);
 }
 
 // All heaps of this host must fit into it together, because its ranks take them at once.
@@ -285,41 +317,112 @@ Result<std::shared_ptr<Table>> TeamState::connect_ranks(const std::vector<Introd
   log_ways(mapped);
   std::vector<std::uint32_t> members(world_->size());
   std::iota(members.begin(), members.end(), 0u);
-  auto table = GDX_TRY(make_table(std::move(members)));
+  auto table = GDX_TRY(make_table(std::move(members), windows_->area(), 0));
   if (options_.connect_all) GDX_TRY(connections_->connect_all());
   return table;
 }
 
-Result<std::shared_ptr<Table>> TeamState::make_table(std::vector<std::uint32_t> members) {
+Result<std::shared_ptr<Table>> TeamState::make_table(std::vector<std::uint32_t> members,
+                                                     const Windows::Area& area, std::uint64_t area_at) {
   auto made = GDX_TRY(Table::create(std::move(members), options_.lanes, gpu_ ? &*gpu_ : nullptr));
   auto table = std::make_shared<Table>(std::move(made));
+  const std::lock_guard lock(mutex_);
   for (std::uint32_t w = 0; w < windows_->count(); ++w) windows_->write(*table, w);
   connections_->add(table);
-  write_handle(*table);
+  write_handle(*table, area, windows_->window(0).memory.data() + area_at);
   return table;
 }
 
-Result<std::uint64_t> TeamState::allocate(std::uint64_t bytes, std::uint64_t alignment) {
-  GDX_TRY(meet({.call = Call::kAllocate, .arguments = {bytes, alignment}}));
-  return windows_->pieces().allocate(bytes, alignment);
+Result<std::shared_ptr<Group>> TeamState::make_part(const bootstrap::GroupKey& key,
+                                                    std::vector<std::uint32_t> members) {
+  auto group = std::make_shared<Group>();
+  group->own_world = GDX_TRY(groups_->meet(key, members, options_.timeout_ns));
+  group->world = &*group->own_world;
+  const std::uint64_t mine = std::uint64_t{world_->rank()} << 48 | ++teams_created;
+  group->number = GDX_TRY(meet(*group, {.call = Call::kSubteam, .own = {mine}})).front().own[0];
+  const auto area = Windows::area_of(options_, group->world->size(), kPartShare);
+  const std::uint64_t at =
+      GDX_TRY(allocate(*group, std::uint64_t{area.lane_bytes} * options_.lanes, kHeapAlignment));
+  auto table = make_table(std::move(members), area, windows_->area().bytes + at);
+  const auto met =
+      meet(*group, {.call = Call::kRest}, table ? Result<void>{} : tl::unexpected(table.error()));
+  if (!met) {
+    if (group->world->poll_peers()) (void)free_pieces(*group, group->pieces);
+    return tl::unexpected(met.error());
+  }
+  group->table = std::move(*table);
+  return group;
 }
 
-// Zeroes the piece while no rank can get it again. Frees it once all ranks have done so.
-Result<void> TeamState::free(const void* pointer) {
+// Keeps the memory taken where a rank was lost, because one that is only late may still write there.
+Result<void> TeamState::close_part(Group& group) {
+  auto done = complete(group, Call::kClose);
+  if (done) done = free_pieces(group, group.pieces);
+  group.table.reset();
+  return done;
+}
+
+// Each rank proposes the lowest place that it has free, until all propose the same: other teams' pieces lie
+// at some of them only. What is proposed is taken meanwhile, so that teams which are made at once share none.
+Result<std::uint64_t> TeamState::allocate(Group& group, std::uint64_t bytes, std::uint64_t alignment) {
+  for (std::uint64_t from = 0;;) {
+    const auto mine = [&] {
+      const std::lock_guard lock(mutex_);
+      return windows_->pieces().allocate(bytes, alignment, from);
+    }();
+    Result<void> done;
+    if (!mine) done = tl::unexpected(mine.error());
+    const auto all = meet(
+        group, {.call = Call::kAllocate, .arguments = {bytes, alignment}, .own = {mine.value_or(0)}}, done);
+    const auto differs = [&](const Statement& statement) { return statement.own[0] != *mine; };
+    if (all && std::ranges::none_of(*all, differs)) {
+      group.pieces.insert(*mine);
+      return *mine;
+    }
+    if (mine) {
+      const std::lock_guard lock(mutex_);
+      (void)windows_->pieces().free(*mine);
+    }
+    if (!all) return tl::unexpected(all.error());
+    for (const Statement& statement : *all) from = std::max(from, statement.own[0]);
+  }
+}
+
+Result<void> TeamState::free(Group& group, const void* pointer) {
   const std::uint64_t offset =
       reinterpret_cast<std::uintptr_t>(pointer) - reinterpret_cast<std::uintptr_t>(windows_->heap().data());
-  const auto bytes = windows_->pieces().piece(offset);
   Result<void> checked;
-  if (!bytes)
+  if (!group.pieces.contains(offset) || is_area(group, offset, windows_->heap()))
     checked =
         fail(Status::kInvalidArgument,
              fmt::format("cannot free {}: allocate has not returned it, or it is free; pass each pointer "
                          "of Team::allocate once",
                          pointer));
-  GDX_TRY(meet({.call = Call::kFree, .arguments = {offset}}, checked));
-  GDX_TRY(meet({.call = Call::kRest}, windows_->zero(windows_->area().bytes + offset, *bytes)));
-  (void)windows_->pieces().free(offset);
+  GDX_TRY(meet(group, {.call = Call::kFree, .arguments = {offset}}, checked));
+  return free_pieces(group, {offset});
+}
+
+Result<void> TeamState::free_pieces(Group& group, std::set<std::uint64_t> pieces) {
+  Result<void> zeroed;
+  for (const std::uint64_t offset : pieces) {
+    const auto bytes = [&] {
+      const std::lock_guard lock(mutex_);
+      return windows_->pieces().piece(offset).value_or(0);
+    }();
+    if (zeroed) zeroed = windows_->zero(windows_->area().bytes + offset, bytes);
+  }
+  GDX_TRY(meet(group, {.call = Call::kRest}, zeroed));
+  const std::lock_guard lock(mutex_);
+  for (const std::uint64_t offset : pieces) {
+    (void)windows_->pieces().free(offset);
+    group.pieces.erase(offset);
+  }
   return {};
+}
+
+std::uint64_t TeamState::bytes_free() const {
+  const std::lock_guard lock(mutex_);
+  return windows_->pieces().bytes_free();
 }
 
 Result<void> TeamState::add_window(void* address, std::uint64_t bytes) {
@@ -340,6 +443,7 @@ Result<void> TeamState::add_window(void* address, std::uint64_t bytes) {
       return tl::unexpected(met.error());
     }
   }
+  const std::lock_guard lock(mutex_);
   windows_->add(std::move(*window));
   connections_->for_each_table([&](const Table& table) {
     windows_->write(table, w);
@@ -348,7 +452,7 @@ Result<void> TeamState::add_window(void* address, std::uint64_t bytes) {
   return {};
 }
 
-void TeamState::write_handle(const Table& table) const {
+void TeamState::write_handle(const Table& table, const Windows::Area& area, std::byte* area_at) const {
   TeamHandle handle{};
   handle.layout = team_layout(*options_.endpoint.placement);
   const auto own = std::ranges::find(table.members(), world_->rank());
@@ -367,11 +471,9 @@ void TeamState::write_handle(const Table& table) const {
   const auto first = connections_->first_table();  // of all ranks, whose endpoints share the pools
   handle.pool_peers = first->peers();
   handle.pool_peer_count = first->size() * options_.lanes;
-  if (first.get() == &table) {  // ranks of a split team number themselves otherwise
-    handle.area = windows_->window(0).memory.data();
-    handle.area_bytes = windows_->area().lane_bytes;
-    handle.scratch_bytes = windows_->area().scratch_bytes;
-  }
+  handle.area = area_at;
+  handle.area_bytes = area.lane_bytes;
+  handle.scratch_bytes = area.scratch_bytes;
   handle.copy = table.copy();
   *table.copy() = handle;
   for (std::uint32_t w = 0; w < windows_->count(); ++w) windows_->show(table, w);

@@ -3,12 +3,15 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "host/bootstrap/caller.h"
+#include "host/bootstrap/group_place.h"
 #include "host/team/agreement.h"
 #include "host/team/connections.h"
 #include "host/team/provider.h"
@@ -27,7 +30,20 @@ struct OwnParts {
   std::shared_ptr<void> counted = nullptr;  // among the process's teams with a pool of an HCA's memory
 };
 
-// Threads: one at a time, except abort().
+// Ranks that make collective calls together: all of them, or those of a team that was made of another.
+struct Group {
+  Caller caller;
+  std::optional<World> own_world = std::nullopt;  // of a part
+  World* world = nullptr;
+  std::shared_ptr<Table> table = nullptr;  // null until the team is made, and once it is closed
+  std::uint64_t number = 0;                // of a part, as its first rank gave it; 0 of all ranks
+  std::uint64_t splits = 0;
+  std::set<std::uint64_t> pieces = {};  // of the heap, by offset
+
+  [[nodiscard]] bool is_part() const { return own_world.has_value(); }
+};
+
+// Threads: calls of one group one at a time, those of several groups at once, and abort() at any time.
 class TeamState {
  public:
   explicit TeamState(const TeamOptions& options) : options_(options) {}
@@ -37,23 +53,32 @@ class TeamState {
   [[nodiscard]] Result<void> open_parts();  // this rank alone
   void use(World& world) { world_ = &world; }
   void use(const Hca& hca, World& world, StagingPools pools);
-  // Makes the heap, starts the connections, and returns the table of all ranks. `opened`: result of this
+  // Makes the heap, starts the connections, and returns the group of all ranks. `opened`: result of this
   // rank's steps so far.
-  [[nodiscard]] Result<std::shared_ptr<Table>> establish(const Result<void>& opened);
+  [[nodiscard]] Result<std::shared_ptr<Group>> establish(const Result<void>& opened);
 
-  [[nodiscard]] Result<std::uint64_t> allocate(std::uint64_t bytes, std::uint64_t alignment);
-  [[nodiscard]] Result<void> free(const void* pointer);
+  // Returns the group of `members`, ranks of the world in the new order, once they all make it under `key`.
+  // Threads: any. Errors: those of GroupPlace::meet, allocate and Table::create.
+  [[nodiscard]] Result<std::shared_ptr<Group>> make_part(const bootstrap::GroupKey& key,
+                                                         std::vector<std::uint32_t> members);
+  // Ends a part, and gives its memory back once no rank of it uses that any more. Errors: those of meet.
+  [[nodiscard]] Result<void> close_part(Group& group);
+
+  // Collective over the group.
+  [[nodiscard]] Result<std::uint64_t> allocate(Group& group, std::uint64_t bytes, std::uint64_t alignment);
+  [[nodiscard]] Result<void> free(Group& group, const void* pointer);
   [[nodiscard]] Result<void> add_window(void* address, std::uint64_t bytes);
+  // Completes what kernels had posted to the group's ranks, and meets them.
+  [[nodiscard]] Result<void> complete(Group& group, Call call);
   // Gathers a statement of every rank; `statement.own` may differ.
-  [[nodiscard]] Result<std::vector<Statement>> meet(Statement statement, const Result<void>& done = {});
+  [[nodiscard]] Result<std::vector<Statement>> meet(Group& group, Statement statement,
+                                                    const Result<void>& done = {});
 
-  // Makes records for ranks of the world, this one among them, and the handle in them. Local.
-  [[nodiscard]] Result<std::shared_ptr<Table>> make_table(std::vector<std::uint32_t> members);
+  [[nodiscard]] std::uint64_t bytes_free() const;
   [[nodiscard]] std::string describe_fault(const Table& table) const;
   void clear_fault(const Table& table) const;
 
   [[nodiscard]] World& world() { return *world_; }
-  [[nodiscard]] Caller& caller() { return caller_; }
   [[nodiscard]] const TeamOptions& options() const { return options_; }
   [[nodiscard]] const Windows& windows() const { return *windows_; }
   [[nodiscard]] Connections& connections() { return *connections_; }
@@ -64,6 +89,7 @@ class TeamState {
 
   [[nodiscard]] Result<void> open_connections();
   [[nodiscard]] Result<std::vector<Introduction>> introduce();
+  void start_groups(const std::vector<Introduction>& all);
   [[nodiscard]] Result<void> check_heaps(const std::vector<Introduction>& all) const;
   [[nodiscard]] Result<void> make_heap();
   [[nodiscard]] bool has_atomics() const;
@@ -79,12 +105,21 @@ class TeamState {
                                                              const std::vector<bool>& mapped,
                                                              std::unique_ptr<Poster> poster);
   void log_ways(const std::vector<bool>& mapped) const;
-  void write_handle(const Table& table) const;
+  // Makes records for ranks of the world, this one among them, and the handle in them. `area` lies at
+  // `area_at` of the first window. Local.
+  [[nodiscard]] Result<std::shared_ptr<Table>> make_table(std::vector<std::uint32_t> members,
+                                                          const Windows::Area& area, std::uint64_t area_at);
+  void write_handle(const Table& table, const Windows::Area& area, std::byte* area_at) const;
+  [[nodiscard]] Result<std::vector<Statement>> meet(Statement statement, const Result<void>& done = {}) {
+    return meet(*first_, statement, done);
+  }
+  // Zeroes pieces, and frees them once all ranks of the group have done so.
+  [[nodiscard]] Result<void> free_pieces(Group& group, std::set<std::uint64_t> pieces);
 
-  Caller caller_;
   // Members go in reverse order: the connections before all that they use.
   OwnParts own_;
   World* world_ = nullptr;
+  std::shared_ptr<Group> first_ = std::make_shared<Group>();  // of all ranks
   const Hca* hca_ = nullptr;
   StagingPools pools_;
   TeamOptions options_;
@@ -92,6 +127,9 @@ class TeamState {
   std::string provider_;      // empty: ranks that are not mapped are reached by an HCA
   std::uint64_t number_ = 0;  // of rank 0's teams; 0 until all have agreed on it
   std::optional<Gpu> gpu_;
+  std::unique_ptr<bootstrap::GroupPlace> groups_;
+  // Guards the heap's pieces, and which tables and windows there are, among groups.
+  mutable std::mutex mutex_;
   std::optional<Windows> windows_;
   TeamAtomics atomics_ = TeamAtomics::kNic;
   std::unique_ptr<Connections> connections_;

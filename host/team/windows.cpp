@@ -12,11 +12,11 @@
 
 namespace gdx::team {
 
-// Scratch takes an eighth of the heap's bytes at most, because a team may have many lanes.
-Windows::Area Windows::area_of(const TeamOptions& options, std::uint32_t ranks) {
-  const std::uint64_t share = options.heap_bytes / 8 / options.lanes / kMinScratchBytes * kMinScratchBytes;
+// Scratch has a share of the heap's bytes, because a team may have many lanes.
+Windows::Area Windows::area_of(const TeamOptions& options, std::uint32_t ranks, std::uint32_t share) {
+  const std::uint64_t most = options.heap_bytes / share / options.lanes / kMinScratchBytes * kMinScratchBytes;
   const auto scratch =
-      static_cast<std::uint32_t>(std::clamp<std::uint64_t>(share, kMinScratchBytes, kMaxScratchBytes));
+      static_cast<std::uint32_t>(std::clamp<std::uint64_t>(most, kMinScratchBytes, kMaxScratchBytes));
   const std::uint32_t lane = team_area_word_bytes(ranks) + scratch;
   const std::uint64_t all = std::uint64_t{lane} * options.lanes;
   return {(all + kMaxHeapAlignment - 1) / kMaxHeapAlignment * kMaxHeapAlignment, lane, scratch};
@@ -46,12 +46,12 @@ Result<Memory> Windows::make_heap() {
   return register_memory(*hca_, gpu_heap_->address(), bytes);
 }
 
-void Windows::read_kernel_calls(std::span<std::uint64_t> lanes) const {
+void Windows::read_kernel_calls(const TeamHandle& team, std::span<std::uint64_t> lanes) const {
   if (is_heap_in_gpu()) return;
-  std::byte* at = windows_.front().memory.data() + offsetof(TeamAreaWords, alike);
-  for (std::uint32_t lane = 0; lane < std::min<std::size_t>(lanes.size(), options_->lanes); ++lane) {
+  std::byte* at = team.area + offsetof(TeamAreaWords, alike);
+  for (std::uint32_t lane = 0; lane < std::min<std::size_t>(lanes.size(), team.lanes); ++lane) {
     lanes[lane] = std::atomic_ref(*reinterpret_cast<std::uint64_t*>(at)).load(std::memory_order_acquire);
-    at += area_.lane_bytes;
+    at += team.area_bytes;
   }
 }
 

@@ -55,10 +55,11 @@ class Windows {
     std::uint32_t scratch_bytes;  // of each lane
   };
   [[nodiscard]] const Area& area() const { return area_; }
-  [[nodiscard]] static Area area_of(const TeamOptions& options, std::uint32_t ranks);
-  // Reads TeamAreaWords::alike of lanes, as many as there are; leaves them as they were of a heap in GPU
-  // memory.
-  void read_kernel_calls(std::span<std::uint64_t> lanes) const;
+  // `share`: of the heap's bytes that scratch takes at most, as 1 in so many.
+  [[nodiscard]] static Area area_of(const TeamOptions& options, std::uint32_t ranks, std::uint32_t share = 8);
+  // Reads TeamAreaWords::alike of a team's lanes, as many as there are; leaves them as they were of a heap in
+  // GPU memory.
+  void read_kernel_calls(const TeamHandle& team, std::span<std::uint64_t> lanes) const;
   [[nodiscard]] bool is_heap_in_gpu() const { return gpu_heap_.has_value(); }
   [[nodiscard]] SymmetricHeap& pieces() { return pieces_; }
   [[nodiscard]] const SymmetricHeap& pieces() const { return pieces_; }

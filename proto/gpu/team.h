@@ -134,7 +134,7 @@ struct TeamHandle {
   int (*progress)();  // gdx::progress, for launches on the CPU layer
   // Records of all endpoints that lease slots from the team's pools: of the first team, on all lanes.
   const TeamPeer* pool_peers;
-  // Words and scratch of collective calls, of the handle's first lane; null: a team that was split has none.
+  // Words and scratch of collective calls, of the handle's first lane, in the first window.
   std::byte* area;
   std::uint32_t area_bytes;     // of each lane
   std::uint32_t scratch_bytes;  // of these, at their end

@@ -41,13 +41,17 @@ class Collectives : public ::testing::TestWithParam<Ways> {
   // Runs `call(team)` in all threads of a block; of scope kThread in one thread.
   template <Scope S, typename Call>
   void in_kernel(const Call& call) {
+    in_kernel_of<S>(team_, call);
+  }
+  template <Scope S, typename Call>
+  static void in_kernel_of(const Team& of, const Call& call) {
     std::vector<Status> ends(kThreads, Status::kOk);
     const auto kernel = [&](const TeamHandle& team) {
       const auto thread = exec::thread_rank<Scope::kBlock>();
       if (S == Scope::kBlock || thread < (S == Scope::kWarp ? 32u : 1u)) ends[thread] = call(team);
     };
-    ASSERT_EQ(exec::launch({.block = {kThreads}}, kernel, team_.handle()), Status::kOk);
-    for (const Status end : ends) ASSERT_EQ(end, Status::kOk) << team_.describe_fault();
+    ASSERT_EQ(exec::launch({.block = {kThreads}}, kernel, of.handle()), Status::kOk);
+    for (const Status end : ends) ASSERT_EQ(end, Status::kOk) << of.describe_fault();
   }
 
   [[nodiscard]] std::uint64_t value(std::uint32_t rank, std::size_t i) const {

@@ -29,60 +29,14 @@
 #include "host/memory/memory_limits.h"
 #include "host/staging/progress.h"
 #include "proto/mlx5/wqe.h"
-#include "tests/unit/host/loopback.h"
+#include "tests/unit/host/teams.h"
 
 namespace gdx {
 namespace team_test {
 
-using test::kLongNs;
-using test::LoopbackRoot;
-using test::run_ranks;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 using ::testing::UnorderedElementsAre;
-
-constexpr std::uint64_t kHeapBytes = 64 << 10;
-constexpr std::uint32_t kRanks = 4;
-
-template <typename T>
-T must(Result<T> result) {
-  if (!result) throw std::runtime_error(result.error().message);
-  return std::move(*result);
-}
-
-template <typename T>
-std::string refusal(const Result<T>& result) {
-  return result ? "done" : std::string(status_name(result.error().status)) + ": " + result.error().message;
-}
-
-class Teams : public ::testing::Test {
- protected:
-  void SetUp() override {
-    unsetenv(kDirectVariable);
-    hca_ = std::make_unique<Hca>(must(Hca::open()));
-  }
-  Team make(World& world, TeamOptions options = {}) const {
-    options.heap_bytes = kHeapBytes;
-    options.timeout_ns = kLongNs;
-    if (!options.endpoint.timeout_ns) options.endpoint.timeout_ns = kLongNs;
-    if (!options.direct) options.direct = DirectChoice::kOff;
-    return must(Team::create(*hca_, world, {}, options));
-  }
-  // Runs `body(world)` at every rank. World::barrier orders the ranks.
-  template <typename Body>
-  static void at_all_ranks(Body body) {
-    const LoopbackRoot root;
-    run_ranks(kRanks, [&](std::uint32_t rank) {
-      World world = must(World::join(root.options(rank, kRanks)));
-      body(world);
-      EXPECT_TRUE(world.barrier(kLongNs));
-    });
-  }
-  [[nodiscard]] const Hca& hca() const { return *hca_; }
-
- private:
-  std::unique_ptr<Hca> hca_;
-};
 
 // All threads count their teams together here, so no two ranks have the same count.
 TEST_F(Teams, number_is_rank_0s_at_every_rank) {
@@ -189,7 +143,7 @@ TEST_F(Teams, split_team_has_the_ranks_of_its_colour_by_key_and_shares_the_rest)
     }
     EXPECT_TRUE(team.barrier());
     EXPECT_TRUE(part.close());
-    EXPECT_EQ(part.barrier().error().status, Status::kUnsupported) << "its team lives";
+    EXPECT_EQ(part.barrier().error().status, Status::kInvalidArgument) << "its team lives";
     EXPECT_TRUE(team.close());
   });
 }
@@ -237,7 +191,7 @@ class LoneTeam : public Teams {
   World world_;
 };
 
-TEST_F(LoneTeam, call_that_a_split_or_closed_team_cannot_do_is_named) {
+TEST_F(LoneTeam, call_that_a_part_or_closed_team_cannot_do_is_named) {
   Team team = made();
   Team part = must(team.split(3, 3));
   std::array<std::byte, 64> memory{};
@@ -255,8 +209,9 @@ TEST_F(LoneTeam, call_that_a_split_or_closed_team_cannot_do_is_named) {
     }
     return texts;
   };
-  EXPECT_EQ(refusals(part), all_of("unsupported: a team that was split cannot ",
-                                   ": let all ranks do so on the team that it was split from"));
+  EXPECT_EQ(refusal(part.register_window(memory.data(), memory.size())),
+            "unsupported: a team of some ranks cannot register a window: let all ranks do so on the first "
+            "team, whose windows it has");
   EXPECT_EQ(team.handle().window_count, 1u);
   EXPECT_TRUE(team.close());
   const std::string closed = ": the team is closed; make another";
@@ -439,6 +394,7 @@ void expect_texts(const Team& team, const std::vector<std::pair<TeamFault, std::
 
 TEST_F(LoneTeam, refusal_is_told_by_its_reason) {
   Team team = made();
+  const auto area = reinterpret_cast<std::uintptr_t>(team.handle().area);
   const auto heap = reinterpret_cast<std::uintptr_t>(team.heap().data());
   const std::string most = std::to_string(mlx5::kMaxMessageBytes);
   constexpr Status kBad = Status::kInvalidArgument;
@@ -460,12 +416,10 @@ TEST_F(LoneTeam, refusal_is_told_by_its_reason) {
            "invalid argument: any rank, 64 bytes at heap offset 0x0: the team has 1 ranks, and that is "
            "number "
            "4294967295"},
-          {{Status::kUnsupported, 0, 0, 0, 0, 0},
-           "unsupported: rank 0: a team that was split has no collective calls of kernels"},
           {{Status::kUnsupported, 0, heap, 8, 0, 0},
            "unsupported: rank 0, 8 bytes at heap offset 0x0: the team was made without the slots of that "
            "mode"},
-          {{Status::kTimeout, 0, heap - 64, 1 << 20, 0, 3},
+          {{Status::kTimeout, 0, area + 64, 1 << 20, 0, 3},
            "timed out: rank 0, waited 120.000 s in a collective call"},
       });
 }
