@@ -76,6 +76,48 @@ GDX_DEVICE Status make_on_stream(const TeamHandle& team, Args... args) {
   if constexpr (C == StreamCall::kAllReduce) return gdx_all_reduce<Option, kScope, P>(team, args...);
 }
 
+// Piece of the heap through which memory of the program goes; null: none.
+struct HeapPiece {
+  std::byte* data;
+  std::size_t bytes;
+};
+
+// Returns whether a collective call has a vector of each rank in its `from`, and in its `to`.
+constexpr bool has_all_in(StreamCall call) {
+  return call == StreamCall::kScatter || call == StreamCall::kAllToAll || call == StreamCall::kReduceScatter;
+}
+constexpr bool has_all_out(StreamCall call) {
+  return call == StreamCall::kGather || call == StreamCall::kAllToAll || call == StreamCall::kAllGather;
+}
+
+// Makes the call of `to` and `from` outside the heap, in rounds of as many elements of each vector as the
+// piece holds. `root`: of calls that have one.
+template <StreamCall C, auto Option, Placement P, typename T, typename... Root>
+GDX_DEVICE Status make_on_stream(const TeamHandle& team, HeapPiece piece, T* to, const T* from,
+                                 std::size_t count, Root... root) {
+  const std::uint32_t in = has_all_in(C) ? team.size : 1;
+  const std::uint32_t out = has_all_out(C) ? team.size : 1;
+  const bool is_root = ((root == team.rank) && ...);
+  const bool gives = is_root || (C != StreamCall::kBroadcast && C != StreamCall::kScatter);
+  const bool takes = is_root || (C != StreamCall::kGather && C != StreamCall::kReduce);
+  const std::size_t most = piece.bytes / sizeof(T) / (in + out);
+  T* const inside = reinterpret_cast<T*>(piece.data);
+  for (std::size_t at = 0; at < count; at += most) {
+    const std::size_t round = count - at < most ? count - at : most;
+    T* const result = inside + in * round;
+    for (std::uint32_t i = 0; gives && i < in; ++i)
+      copy_own<Scope::kBlock>(inside + i * round, from + i * count + at, round);
+    exec::sync<Scope::kBlock>();
+    const Status status =
+        make_on_stream<C, Option, P>(team, result, static_cast<const T*>(inside), round, root...);
+    if (status != Status::kOk) return status;
+    for (std::uint32_t i = 0; takes && i < out; ++i)
+      copy_own<Scope::kBlock>(to + i * count + at, result + i * round, round);
+    exec::sync<Scope::kBlock>();
+  }
+  return Status::kOk;
+}
+
 // Makes one call, unless one before it failed.
 template <Placement P, StreamCall C, auto Option, typename... Args>
 __global__ void __launch_bounds__(kStreamThreads)
@@ -113,6 +155,13 @@ class TeamStream {
   TeamStream(const TeamStream&) = delete;
   TeamStream& operator=(const TeamStream&) = delete;
 
+  // Lets collective calls made after this take memory outside the team's windows at all ranks, but for
+  // gdx_all_to_all_v. Such data is copied into and out of `piece`, of `bytes` bytes of the heap, in rounds of
+  // as many elements as it holds of all vectors of a call: 2 of an all-reduce, broadcast or reduce, 2 for
+  // each rank of an all-to-all, else one more than ranks. Memory inside goes as without a piece. All ranks
+  // give equal pieces, whose content no other call uses meanwhile. A null `piece` ends it.
+  void send_through(void* piece, std::size_t bytes) { piece_ = {static_cast<std::byte*>(piece), bytes}; }
+
   // Waits until all that was launched on the stream has ended. Returns the first failure of a launch or a
   // call since the last synchronize(), and forgets it; Team::describe_fault() names the call. Errors: those
   // of the calls; exec::synchronize's; kNoDevice and kNoMemory where this could not be made.
@@ -140,9 +189,31 @@ class TeamStream {
                               team_, failure_, args...);
   }
 
+  // Launches a collective call, through the piece if its memory is outside the windows. Errors: the rules';
+  // kInvalidLength for a piece that holds no element of each vector.
+  template <device::impl::StreamCall C, auto Option = 0, typename T, typename... Root>
+  [[nodiscard]] Status launch_collective(T* to, const T* from, std::size_t count, Root... root) {
+    if (piece_.data == nullptr || (is_inside(to) && is_inside(from)))
+      return launch<C, Option>(to, from, count, root...);
+    if (piece_.bytes / sizeof(T) / 2 < team_.size) return Status::kInvalidLength;
+    return launch<C, Option>(piece_, to, from, count, root...);
+  }
+
  private:
+  // A null pointer names no memory, as that of a rank that is no root.
+  [[nodiscard]] bool is_inside(const void* memory) const {
+    bool inside = memory == nullptr;
+    for (std::uint32_t w = 0; w < team_.window_count && !inside; ++w) {
+      const TeamWindow& window = team_.windows[w];
+      inside = reinterpret_cast<std::uintptr_t>(memory) - reinterpret_cast<std::uintptr_t>(window.address) <
+               window.bytes;
+    }
+    return inside;
+  }
+
   TeamHandle team_;
   exec::Stream stream_;
+  device::impl::HeapPiece piece_ = {nullptr, 0};
   std::uint64_t* failure_ = nullptr;  // status of the first call that failed
   Status status_;                     // of making this
 };
@@ -188,32 +259,32 @@ template <Mode M = Mode::kAuto>
 template <typename T>
 [[nodiscard]] Status gdx_broadcast(TeamStream& on, T* to, const T* from, std::size_t count,
                                    std::uint32_t root) {
-  return on.launch<device::impl::StreamCall::kBroadcast>(to, from, count, root);
+  return on.launch_collective<device::impl::StreamCall::kBroadcast>(to, from, count, root);
 }
 
 // Launches gdx_all_gather. Errors: the rules'.
 template <typename T>
 [[nodiscard]] Status gdx_all_gather(TeamStream& on, T* to, const T* from, std::size_t count) {
-  return on.launch<device::impl::StreamCall::kAllGather>(to, from, count);
+  return on.launch_collective<device::impl::StreamCall::kAllGather>(to, from, count);
 }
 
 // Launches gdx_gather. Errors: the rules'.
 template <typename T>
 [[nodiscard]] Status gdx_gather(TeamStream& on, T* to, const T* from, std::size_t count, std::uint32_t root) {
-  return on.launch<device::impl::StreamCall::kGather>(to, from, count, root);
+  return on.launch_collective<device::impl::StreamCall::kGather>(to, from, count, root);
 }
 
 // Launches gdx_scatter. Errors: the rules'.
 template <typename T>
 [[nodiscard]] Status gdx_scatter(TeamStream& on, T* to, const T* from, std::size_t count,
                                  std::uint32_t root) {
-  return on.launch<device::impl::StreamCall::kScatter>(to, from, count, root);
+  return on.launch_collective<device::impl::StreamCall::kScatter>(to, from, count, root);
 }
 
 // Launches gdx_all_to_all. Errors: the rules'.
 template <typename T>
 [[nodiscard]] Status gdx_all_to_all(TeamStream& on, T* to, const T* from, std::size_t count) {
-  return on.launch<device::impl::StreamCall::kAllToAll>(to, from, count);
+  return on.launch_collective<device::impl::StreamCall::kAllToAll>(to, from, count);
 }
 
 // Launches gdx_all_to_all_v. Errors: the rules'.
@@ -226,19 +297,19 @@ template <typename T>
 // Launches gdx_reduce. Errors: the rules'.
 template <Reduce R, typename T>
 [[nodiscard]] Status gdx_reduce(TeamStream& on, T* to, const T* from, std::size_t count, std::uint32_t root) {
-  return on.launch<device::impl::StreamCall::kReduce, R>(to, from, count, root);
+  return on.launch_collective<device::impl::StreamCall::kReduce, R>(to, from, count, root);
 }
 
 // Launches gdx_reduce_scatter. Errors: the rules'.
 template <Reduce R, typename T>
 [[nodiscard]] Status gdx_reduce_scatter(TeamStream& on, T* to, const T* from, std::size_t count) {
-  return on.launch<device::impl::StreamCall::kReduceScatter, R>(to, from, count);
+  return on.launch_collective<device::impl::StreamCall::kReduceScatter, R>(to, from, count);
 }
 
 // Launches gdx_all_reduce. Errors: the rules'.
 template <Reduce R, typename T>
 [[nodiscard]] Status gdx_all_reduce(TeamStream& on, T* to, const T* from, std::size_t count) {
-  return on.launch<device::impl::StreamCall::kAllReduce, R>(to, from, count);
+  return on.launch_collective<device::impl::StreamCall::kAllReduce, R>(to, from, count);
 }
 
 }  // namespace gdx

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -61,6 +62,55 @@ TEST_P(OnStream, collective_calls_follow_each_other) {
     expect_ok({gdx_barrier(on)});
     EXPECT_EQ(on.synchronize(), Status::kOk);
   }
+}
+
+// Pieces of the heap hold a few elements, or all of them, or all but one. Ranks that are no root name no
+// memory that they do not have.
+TEST_P(OnStream, memory_outside_the_heap_goes_through_a_piece_of_it) {
+  const std::uint32_t size = team_.size();
+  const std::uint32_t rank = team_.rank();
+  const std::uint32_t root = size - 1;
+  const bool is_root = rank == root;
+  auto* const piece = allocate<std::uint64_t>(4000);
+  TeamStream on(team_.handle(), streams_[0]);
+  for (const std::size_t count : {1u, 3u, 200u, 201u, 2000u, 2001u}) {
+    ++round_;
+    on.send_through(piece, count < 4 ? 2 * size * sizeof *piece : 4000 * sizeof *piece);
+    std::vector<std::uint64_t> x(size * count);
+    std::vector<std::uint64_t> y(size * count);
+    std::vector<std::uint64_t> z(size * count);
+    for (std::size_t i = 0; i < x.size(); ++i) x[i] = value(rank, i);
+    expect_ok({gdx_all_to_all(on, y.data(), x.data(), count)});
+    ASSERT_EQ(on.synchronize(), Status::kOk) << team_.describe_fault();
+    for (std::size_t i = 0; i < y.size(); ++i)
+      ASSERT_EQ(y[i], value(static_cast<std::uint32_t>(i / count), rank * count + i % count)) << i;
+    expect_ok({gdx_reduce_scatter<Reduce::kMin>(on, y.data(), x.data(), count),
+               gdx_all_gather(on, z.data(), y.data(), count)});
+    ASSERT_EQ(on.synchronize(), Status::kOk) << team_.describe_fault();
+    for (std::size_t i = 0; i < z.size(); ++i) ASSERT_EQ(z[i], value(0, i)) << i;
+    expect_ok({gdx_all_reduce<Reduce::kMax>(on, y.data(), x.data(), count),
+               gdx_broadcast(on, z.data(), is_root ? x.data() : nullptr, count, root),
+               gdx_gather(on, is_root ? x.data() : nullptr, y.data(), count, root),
+               gdx_scatter(on, y.data(), is_root ? x.data() : nullptr, count, root),
+               gdx_reduce<Reduce::kMax>(on, is_root ? x.data() : nullptr, z.data(), count, root)});
+    ASSERT_EQ(on.synchronize(), Status::kOk) << team_.describe_fault();
+    for (std::size_t i = 0; i < count; ++i) {
+      ASSERT_EQ(y[i], value(root, i)) << i;
+      ASSERT_EQ(z[i], value(root, i)) << i;
+      if (is_root) {
+        ASSERT_EQ(x[i], value(root, i)) << i;
+      }
+    }
+  }
+  // In place: the piece stays as it is.
+  auto* const inside = allocate<std::uint64_t>(7);
+  std::fill_n(piece, 4000, 3);
+  expect_ok({gdx_all_reduce<Reduce::kMax>(on, inside, inside, 7)});
+  ASSERT_EQ(on.synchronize(), Status::kOk) << team_.describe_fault();
+  EXPECT_EQ(std::count(piece, piece + 4000, 3u), 4000);
+  on.send_through(piece, 2 * size * sizeof *piece - 1);
+  std::uint64_t outside = 0;
+  EXPECT_EQ(gdx_all_reduce<Reduce::kMax>(on, &outside, &outside, 1), Status::kInvalidLength);
 }
 
 // The host reads a peer's puts behind a wait on the stream, without a barrier of hosts.

@@ -36,6 +36,7 @@ template __global__ void all_collectives<Scope::kBlock, Placement::kGpu>(TeamHan
 void all_stream_calls(const TeamHandle& team, exec::Stream stream, float* x, const std::size_t* at,
                       std::uint64_t* words, Status* out) {
   TeamStream on(team, stream);
+  on.send_through(words, 4096);
   out[0] = gdx_put(on, x, x, 8, 0);
   out[1] = gdx_put_signal<Mode::kPull>(on, x, x, 8, words, 1, SignalOp::kSet, 0);
   out[2] = gdx_signal(on, words, 1, SignalOp::kAdd, 0);
