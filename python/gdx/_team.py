@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
@@ -39,6 +40,14 @@ class Team(_gdx.Team):
         if kind.hasobject:
             raise TypeError(f"no array of {kind}: other ranks cannot use this one's objects")
         return self._allocate(math.prod(sizes) * kind.itemsize).view(kind).reshape(sizes)
+
+    def subteam(self, ranks: Sequence[int], tag: int = 0) -> Team:
+        """Returns the team of `ranks`, in their order, this one among them. Collective over them alone.
+
+        It has arrays, barrier() and close() of its own, and ends with this team. Ranks make teams of one tag in the
+        same order; threads that make teams at once give them tags of their own.
+        """
+        return type(self)(self, list(ranks), tag)
 
     def __enter__(self) -> Team:
         return self

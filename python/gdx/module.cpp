@@ -4,6 +4,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
+#include <nanobind/stl/vector.h>
 
 #include <cmath>
 #include <cstdint>
@@ -104,6 +105,10 @@ class PyTeam {
       return Team::create(options);
     }();
     team_.emplace(take(std::move(made)));
+  }
+  // The team of some ranks of `of`.
+  PyTeam(PyTeam& of, const std::vector<std::uint32_t>& ranks, std::uint64_t tag) {
+    team_.emplace(take(of.collective([&](Team& team) { return team.subteam(ranks, tag); })));
   }
   PyTeam(const PyTeam&) = delete;
   PyTeam& operator=(const PyTeam&) = delete;
@@ -307,6 +312,8 @@ NB_MODULE(_gdx, module) {
   nb::class_<PyTeam>(module, "Team", "Ranks with a symmetric heap. gdx.Team adds arrays.")
       .def(nb::init<std::uint64_t, std::optional<double>, std::optional<nb::callable>>(), "heap_bytes"_a,
            "timeout_s"_a = nb::none(), "exchange"_a = nb::none())
+      .def(nb::init<PyTeam&, const std::vector<std::uint32_t>&, std::uint64_t>(), "of"_a, "ranks"_a, "tag"_a,
+           "Makes the team of some ranks of another. Python calls Team.subteam.")
       .def_prop_ro("rank", &PyTeam::rank)
       .def_prop_ro("size", &PyTeam::size)
       .def("close", &PyTeam::close,

@@ -52,6 +52,20 @@ class Calls(unittest.TestCase):
         self.team.wait(self.signals[1:2], "==", 7)
         self.team.quiet(self.peer)
 
+    def test_subteam_numbers_its_ranks_anew(self) -> None:
+        with self.team.subteam([1, 0]) as part:
+            self.assertEqual((part.rank, part.size), (self.peer, 2))
+            x, word = part.array(8, "f4"), part.array(1, "u8")
+            own = part.array(8, "f4")
+            own[:] = self.rank + 1
+            part.put_signal(x, own, word, 5, self.rank)
+            part.wait(word, "==", 5, self.rank)
+            self.assertTrue((x == self.peer + 1).all(), x)
+            part.barrier()
+        with self.assertRaises(gdx.Error) as raised:
+            self.team.subteam([self.peer])
+        self.assert_status(gdx.Status.INVALID_ARGUMENT, None, raised.exception)
+
     def test_memory_of_the_team_by_buffer_and_dlpack(self) -> None:
         x = self.team.array(6, "i8")
         own = self.team.array(6, "i8")
