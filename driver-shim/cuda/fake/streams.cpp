@@ -1,5 +1,6 @@
-// Streams and the copies on them.
+// Streams, the copies on them, and functions of the host.
 #include <cstring>
+#include <thread>
 
 #include "driver-shim/cuda/fake/sharing.h"
 #include "driver-shim/cuda/fake/state.h"
@@ -120,6 +121,17 @@ CUresult cuMemcpyDtoHAsync_v2(void* to, CUdeviceptr from, size_t bytes, CUstream
   if (to == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const std::byte* const device = device_bytes(from, bytes);
   return enqueue(stream, device, bytes, [=] { std::memcpy(to, device, bytes); });
+}
+
+// On a thread that is neither the caller's nor the one that waits, as the driver's.
+CUresult cuLaunchHostFunc(CUstream handle, CUhostFn function, void* data) {
+  const Call call;
+  if (const CUresult refusal = call.refusal_in_context(); refusal != CUDA_SUCCESS) return refusal;
+  Stream* const stream = find_stream(handle);
+  if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (function == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  stream->work.emplace_back([function, data] { std::thread(function, data).join(); });
+  return CUDA_SUCCESS;
 }
 
 // Extension of the fake: returns the address at which a kernel of the CPU layer finds GPU memory at
