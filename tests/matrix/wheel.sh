@@ -19,5 +19,6 @@ fi
 exec 8>&-
 
 make_root "$tree" "$release" "debian-$release-wheel"
-cp "$built"/*.whl "$tree/examples/ring.py" "$tree/tests/matrix/wheel_steps.sh" "$root/srv"
+cp "$built"/*.whl "$tree/examples/ring.py" "$tree/tests/matrix/wheel_steps.sh" "$tree/action.sh" \
+  "$tree/docs/fixture.md" "$tree/tests/python/fixture/installed_test.py" "$root/srv"
 enter_root /srv/wheel_steps.sh

@@ -44,6 +44,18 @@ fails grep softhca out
 find venv -name '*.so*' -printf '%f\n' >out
 fails grep -E '^lib(ibverbs|mlx5|rdmacm|fabric|cuda)' out
 
+# The fixture, by the first example of its page too, and the script of the action.
+apt_get install -qq --no-install-recommends ibverbs-utils
+venv/bin/pip install -q pytest
+awk '/^```/ { ++fences } fences == 1 && !/^```/' fixture.md >page_test.py
+timeout 200 $python -m pytest -p no:cacheprovider page_test.py installed_test.py | tee out
+grep -q ' 2 passed' out
+export GDX_ACTION_OPTIONS='--hcas 2 --loss 0.01' RUNNER_TEMP=/srv PATH=/srv/venv/bin:$PATH
+GDX_ACTION_COMMAND='ibv_devinfo -l | grep -c gdx' timeout 200 ./action.sh | grep -x 2
+fails env GDX_ACTION_COMMAND='ibv_devinfo >/dev/null; exit 3' GDX_ACTION_SEED=7 timeout 200 ./action.sh >out 2>&1
+grep '^gdx: status 3 with seed 7; replay: gdx run --hcas 2 --loss 0.01 --seed 7 ' out
+ls gdx-captures-*/*.pcap
+
 apt_get install -qq --no-install-recommends openmpi-bin
 timeout 200 mpirun --allow-run-as-root --oversubscribe -n 4 $python -m gdx.run -- $python ring.py |
   grep -x 'ranks 0 to 3 add up to 6'
