@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+
 from gdx._error import Error
 from gdx._status import Status
 
@@ -10,7 +12,15 @@ _PACKAGES = {"libibverbs.so.1": "libibverbs1", "libmlx5.so.1": "ibverbs-provider
 
 
 def load_extension() -> None:
-    """Imports gdx._gdx. Raises Error, which says what to install, where a library of the system is missing."""
+    """Imports gdx._gdx. Raises Error, which says what to install where a library of the system is missing,
+    and in an interpreter but the first."""
+    # Teams and NumPy belong to a process, and nanobind's objects to one interpreter.
+    if _interpreter("PyInterpreterState_Get") != _interpreter("PyInterpreterState_Main"):
+        raise Error(
+            "this is not the first interpreter of its process, which alone may have teams: make them there",
+            Status.UNSUPPORTED,
+            None,
+        )
     try:
         import gdx._gdx
     except ImportError as error:
@@ -21,3 +31,10 @@ def load_extension() -> None:
         raise Error(
             f"{library} is missing, by which gdx reaches RDMA devices: apt install {packages}", Status.NO_DEVICE, None
         ) from None
+
+
+def _interpreter(function: str) -> int | None:
+    call = ctypes.pythonapi[function]
+    call.restype = ctypes.c_void_p
+    address: int | None = call()
+    return address

@@ -22,13 +22,14 @@ class Team(_gdx.Team):
     are this rank's alone, and any of its threads may make them.
     """
 
-    def __init__(self, heap_bytes: int = 64 << 20, timeout_s: float | None = None) -> None:
+    def __init__(self, heap_bytes: int = 64 << 20, timeout_s: float | None = None, gpu: int | None = None) -> None:
         """Joins the ranks of the launcher, or makes a team of one. Collective.
 
-        heap_bytes: of each rank, all equal. timeout_s: of every collective call.
+        heap_bytes: of each rank, all equal. timeout_s: of every collective call. gpu: ordinal of the GPU whose kernels
+        use the team; the host then makes only collective calls.
         """
         with text_of_rank_0() as exchange:
-            super().__init__(heap_bytes, timeout_s, exchange)
+            super().__init__(heap_bytes, timeout_s, exchange, gpu)
 
     def array(self, shape: int | tuple[int, ...], dtype: npt.DTypeLike = np.float64) -> npt.NDArray[Any]:
         """Returns a zeroed array at the same place of the heap at every rank. Collective.
@@ -47,7 +48,9 @@ class Team(_gdx.Team):
         It has arrays, barrier() and close() of its own, and ends with this team. Ranks make teams of one tag in the
         same order; threads that make teams at once give them tags of their own.
         """
-        return type(self)(self, list(ranks), tag)
+        team = Team.__new__(Team)
+        _gdx.Team.__init__(team, self, list(ranks), tag)
+        return team
 
     def __enter__(self) -> Team:
         return self

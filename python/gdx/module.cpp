@@ -19,8 +19,10 @@
 #include "base/clock.h"
 #include "base/own_process.h"
 #include "call.h"
+#include "device/collectives/collectives.h"
 #include "kernels.h"
 #include "raise.h"
+#include "stream.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -90,10 +92,11 @@ std::byte* bytes_of(const Array& array) {
 class PyTeam {
  public:
   PyTeam(std::uint64_t heap_bytes, std::optional<double> timeout_s,
-         const std::optional<nb::callable>& exchange) {
+         const std::optional<nb::callable>& exchange, std::optional<int> gpu)
+      : gpu_(gpu) {
     TeamOptions options;
     options.heap_bytes = heap_bytes;
-    options.gpu = std::nullopt;
+    options.gpu = gpu;
     if (timeout_s) {
       if (!(*timeout_s > 0 && *timeout_s <= 3600))
         throw nb::value_error("timeout_s: use 0 to 3600, and not 0");
@@ -107,23 +110,32 @@ class PyTeam {
     team_.emplace(take(std::move(made)));
   }
   // The team of some ranks of `of`.
-  PyTeam(PyTeam& of, const std::vector<std::uint32_t>& ranks, std::uint64_t tag) {
+  PyTeam(PyTeam& of, const std::vector<std::uint32_t>& ranks, std::uint64_t tag) : gpu_(of.gpu_) {
     team_.emplace(take(of.collective([&](Team& team) { return team.subteam(ranks, tag); })));
   }
   PyTeam(const PyTeam&) = delete;
   PyTeam& operator=(const PyTeam&) = delete;
   ~PyTeam() {
     const nb::gil_scoped_release released;
+    if (process_.is_here()) {
+      if (team_ && stream_calls_->any()) team_->abort();
+      stream_calls_->end();
+    }
     team_.reset();
   }
 
   [[nodiscard]] std::uint32_t rank() const { return opened().rank(); }
   [[nodiscard]] std::uint32_t size() const { return opened().size(); }
+  [[nodiscard]] std::uintptr_t handle() const {
+    return reinterpret_cast<std::uintptr_t>(opened().handle().copy);
+  }
 
   void close() {
     if (!team_) return;
     if (calls_ != 0)
       raise(Status::kBusy, "another thread is in a call of this team: let it return first", {});
+    if (stream_calls_->any())
+      raise(Status::kBusy, "calls of this team wait on a stream: synchronize it first", {});
     auto closed = [this] {
       Team team = *std::exchange(team_, std::nullopt);
       const nb::gil_scoped_release released;
@@ -132,7 +144,8 @@ class PyTeam {
     take(std::move(closed));
   }
 
-  void barrier() {
+  void barrier(Stream stream) {
+    if (stream) return append({}, *stream, [](const TeamHandle& team) { return gdx_barrier(team); });
     take(collective([](Team& team) { return team.barrier(); }));
   }
 
@@ -150,54 +163,54 @@ class PyTeam {
     take(collective([at = bytes_of(array)](Team& team) { return team.free(at); }));
   }
 
-  void put(const Source& to, const Source& from, std::uint32_t rank) {
-    const std::size_t bytes = equal_bytes(to, from);
-    call(rank,
-         [&](const TeamHandle& team) { return gdx_put(team, bytes_of(to), bytes_of(from), bytes, rank); });
+  void put(const Source& to, const Source& from, std::uint32_t rank, Stream stream) {
+    call(rank, stream,
+         [to = bytes_of(to), from = bytes_of(from), bytes = equal_bytes(to, from),
+          rank](const TeamHandle& team) { return gdx_put(team, to, from, bytes, rank); });
   }
 
   void put_signal(const Source& to, const Source& from, const Word& signal, std::uint64_t value,
-                  std::uint32_t rank, std::string_view op) {
-    const std::size_t bytes = equal_bytes(to, from);
-    std::uint64_t* const word = word_of(signal);
-    const SignalOp how = op_of(op);
-    call(rank, [&](const TeamHandle& team) {
-      return gdx_put_signal(team, bytes_of(to), bytes_of(from), bytes, word, value, how, rank);
+                  std::uint32_t rank, std::string_view op, Stream stream) {
+    call(rank, stream,
+         [to = bytes_of(to), from = bytes_of(from), bytes = equal_bytes(to, from), word = word_of(signal),
+          value, how = op_of(op), rank](const TeamHandle& team) {
+           return gdx_put_signal(team, to, from, bytes, word, value, how, rank);
+         });
+  }
+
+  void signal(const Word& signal, std::uint64_t value, std::uint32_t rank, std::string_view op,
+              Stream stream) {
+    call(rank, stream, [word = word_of(signal), value, how = op_of(op), rank](const TeamHandle& team) {
+      return gdx_signal(team, word, value, how, rank);
     });
   }
 
-  void signal(const Word& signal, std::uint64_t value, std::uint32_t rank, std::string_view op) {
-    std::uint64_t* const word = word_of(signal);
-    const SignalOp how = op_of(op);
-    call(rank, [&](const TeamHandle& team) { return gdx_signal(team, word, value, how, rank); });
+  void wait(const Word& signal, std::string_view compare, std::uint64_t value, Rank rank, Stream stream) {
+    call(rank, stream,
+         [word = word_of(signal), how = compare_of(compare), value, rank](const TeamHandle& team) {
+           return rank ? gdx_wait(team, word, how, value, *rank) : gdx_wait(team, word, how, value);
+         });
   }
 
-  void wait(const Word& signal, std::string_view compare, std::uint64_t value, Rank rank) {
-    const std::uint64_t* const word = word_of(signal);
-    const Compare how = compare_of(compare);
-    call(rank, [&](const TeamHandle& team) {
-      return rank ? gdx_wait(team, word, how, value, *rank) : gdx_wait(team, word, how, value);
+  void get(const Target& to, const Source& from, std::uint32_t rank, Stream stream) {
+    call(rank, stream,
+         [to = bytes_of(to), from = bytes_of(from), bytes = equal_bytes(to, from),
+          rank](const TeamHandle& team) { return gdx_get(team, to, from, bytes, rank); });
+  }
+
+  void fetch_add(const TargetWord& original, const Word& target, std::uint64_t add, std::uint32_t rank,
+                 Stream stream) {
+    call(rank, stream, [old = word_of(original), word = word_of(target), add, rank](const TeamHandle& team) {
+      return gdx_fetch_add(team, old, word, add, rank);
     });
-  }
-
-  void get(const Target& to, const Source& from, std::uint32_t rank) {
-    const std::size_t bytes = equal_bytes(to, from);
-    call(rank,
-         [&](const TeamHandle& team) { return gdx_get(team, bytes_of(to), bytes_of(from), bytes, rank); });
-  }
-
-  void fetch_add(const TargetWord& original, const Word& target, std::uint64_t add, std::uint32_t rank) {
-    std::uint64_t* const old = word_of(original);
-    std::uint64_t* const word = word_of(target);
-    call(rank, [&](const TeamHandle& team) { return gdx_fetch_add(team, old, word, add, rank); });
   }
 
   void compare_swap(const TargetWord& original, const Word& target, std::uint64_t compare, std::uint64_t swap,
-                    std::uint32_t rank) {
-    std::uint64_t* const old = word_of(original);
-    std::uint64_t* const word = word_of(target);
-    call(rank,
-         [&](const TeamHandle& team) { return gdx_compare_swap(team, old, word, compare, swap, rank); });
+                    std::uint32_t rank, Stream stream) {
+    call(rank, stream,
+         [old = word_of(original), word = word_of(target), compare, swap, rank](const TeamHandle& team) {
+           return gdx_compare_swap(team, old, word, compare, swap, rank);
+         });
   }
 
   void launch(const Kernels& kernels, const std::string& name, const nb::args& arguments,
@@ -207,17 +220,32 @@ class PyTeam {
     const KernelLaunch launch{blocks, threads, shared_bytes, nullptr};
     Team& team = opened();
     const TeamHandle handle = team.handle();
-    const bool alone = calls_ == 0 && handle.fault->status == Status::kOk;
+    const bool alone = is_alone() && handle.fault->status == Status::kOk;
     with_call({}, [&](Call& call) { return call.run(kernel, launch, values.pointers()); });
     // Tells of a call whose status the kernel has dropped.
     const Status dropped = handle.fault->status;
-    if (dropped == Status::kOk || !alone || calls_ != 0) return;
+    if (dropped == Status::kOk || !alone || !is_alone()) return;
     const Fault fault = take_fault(team, handle, dropped);
-    raise(dropped, name + ": " + fault.message, fault.rank);
+    raise(dropped, name + ": " + fault.message, fault.rank, fault.syndrome);
   }
 
-  void quiet(Rank rank) {
-    call(rank, [&](const TeamHandle& team) { return rank ? gdx_flush(team, *rank) : gdx_quiet(team); });
+  void quiet(Rank rank, Stream stream) {
+    call(rank, stream,
+         [rank](const TeamHandle& team) { return rank ? gdx_flush(team, *rank) : gdx_quiet(team); });
+  }
+
+  void synchronize(std::uintptr_t stream) {
+    Team& team = opened();
+    check_process({});
+    const CudaDriver driver = CudaDriver::loaded();
+    const int result = [&] {
+      const InCall in_call(calls_);
+      const nb::gil_scoped_release released;
+      return driver.synchronize(stream);
+    }();
+    check_driver("cuStreamSynchronize", result, {});
+    const Status failed = stream_calls_->take_failure();
+    if (failed != Status::kOk) raise_fault(team, failed, {});
   }
 
  private:
@@ -241,16 +269,25 @@ class PyTeam {
     return body(team);
   }
 
+  // `body(team)` holds addresses and numbers, because it may run on a thread without Python.
   template <typename Body>
-  void call(Rank rank, Body body) {
+  void call(Rank rank, Stream stream, Body body) {
+    if (stream) return append(rank, *stream, body);
     with_call(rank, [&](Call& call) { return call.run(body); });
+  }
+
+  template <typename Body>
+  void append(Rank rank, std::uintptr_t stream, Body body) {
+    Team& team = opened();
+    check_call(rank);
+    check_driver("cuLaunchHostFunc",
+                 stream_calls_->append(stream, team.handle(), team.heap_pages(), std::move(body)), rank);
   }
 
   template <typename Body>
   void with_call(Rank rank, Body body) {
     Team& team = opened();
-    if (!process_.is_here())
-      raise(Status::kInvalidArgument, "this process was forked from the rank's: make the call there", rank);
+    check_call(rank);
     if (Call::is_running())
       raise(Status::kBusy, "this thread is in a call already: let the signal's handler leave calls to others",
             rank);
@@ -262,24 +299,58 @@ class PyTeam {
       status = body(call);
     }
     if (status == Status::kOk && PyErr_Occurred() == nullptr) return;
-    const Fault fault = take_fault(team, handle, status);
-    if (PyErr_Occurred() != nullptr) throw nb::python_error();
-    raise(status, fault.message, rank ? rank : fault.rank);
+    if (PyErr_Occurred() != nullptr) {
+      static_cast<void>(take_fault(team, handle, status));
+      throw nb::python_error();
+    }
+    raise_fault(team, status, rank);
+  }
+
+  void check_process(Rank rank) const {
+    if (!process_.is_here())
+      raise(Status::kInvalidArgument, "this process was forked from the rank's: make the call there", rank);
+  }
+  void check_call(Rank rank) const {
+    check_process(rank);
+    if (!gpu_) return;
+    raise(Status::kUnsupported,
+          "kernels of GPU " + std::to_string(*gpu_) +
+              " use this team: make the call in one of them, or the team without gpu=",
+          rank);
+  }
+  static void check_driver(const std::string& function, int result, Rank rank) {
+    constexpr int kInvalidHandle = 400;  // CUDA_ERROR_INVALID_HANDLE
+    if (result == 0) return;
+    if (result == kInvalidHandle)
+      raise(Status::kInvalidArgument, "stream: no stream of CUDA in this process has this handle", rank);
+    raise(Status::kSystem, "stream: " + function + " returned error " + std::to_string(result), rank);
   }
 
   struct Fault {
     std::string message;
     Rank rank;
+    Syndrome syndrome;
   };
   // Empties the team's record, so that the next failure is described. Of calls that fail beside one another
   // the record has only one.
   Fault take_fault(Team& team, const TeamHandle& handle, Status status) const {
-    if (calls_ != 0 || handle.fault->status != status) return {status_name(status), {}};
+    if (!is_alone() || handle.fault->status != status) return {status_name(status), {}, {}};
     const std::uint32_t rank = handle.fault->rank;
-    Fault fault{team.describe_fault(), rank < handle.size ? Rank(rank) : std::nullopt};
+    Fault fault{team.describe_fault(), {}, {}};
+    if (rank < handle.size) {
+      fault.rank = rank;
+      const QueueState* const state = team.endpoint(0, rank).state;
+      if (state != nullptr && state->fault.syndrome != 0) fault.syndrome = state->fault.syndrome;
+    }
     team.clear_fault();
     return fault;
   }
+  [[noreturn]] void raise_fault(Team& team, Status status, Rank rank) const {
+    const Fault fault = take_fault(team, team.handle(), status);
+    raise(status, fault.message, rank ? rank : fault.rank, fault.syndrome);
+  }
+  // Returns whether no call runs.
+  [[nodiscard]] bool is_alone() const { return calls_ == 0 && !stream_calls_->any(); }
 
   // Keeps close() away.
   class InCall {
@@ -294,8 +365,10 @@ class PyTeam {
   };
 
   OwnProcess process_;
+  std::optional<int> gpu_;
   std::optional<Team> team_;
   int calls_ = 0;
+  std::shared_ptr<StreamCalls> stream_calls_ = std::make_shared<StreamCalls>();
 };
 
 }  // namespace
@@ -309,37 +382,53 @@ NB_MODULE(_gdx, module) {
       .def(nb::init<const std::filesystem::path&>(), "path"_a,
            "Loads the shared object, which stays loaded. Raises OSError where it cannot be.");
   // A copy that is converted would be put in silence, and nobody waits for what is put into one: noconvert.
-  nb::class_<PyTeam>(module, "Team", "Ranks with a symmetric heap. gdx.Team adds arrays.")
-      .def(nb::init<std::uint64_t, std::optional<double>, std::optional<nb::callable>>(), "heap_bytes"_a,
-           "timeout_s"_a = nb::none(), "exchange"_a = nb::none())
+  nb::class_<PyTeam>(
+      module, "Team",
+      "Ranks with a symmetric heap. gdx.Team adds arrays.\n\n"
+      "With `stream`, the handle of a stream of CUDA as a number, a call returns at once, and is made in\n"
+      "the stream's turn. synchronize() then raises what it failed with. Until then later calls on streams\n"
+      "do nothing.")
+      .def(nb::init<std::uint64_t, std::optional<double>, std::optional<nb::callable>, std::optional<int>>(),
+           "heap_bytes"_a, "timeout_s"_a = nb::none(), "exchange"_a = nb::none(), "gpu"_a = nb::none())
       .def(nb::init<PyTeam&, const std::vector<std::uint32_t>&, std::uint64_t>(), "of"_a, "ranks"_a, "tag"_a,
            "Makes the team of some ranks of another. Python calls Team.subteam.")
       .def_prop_ro("rank", &PyTeam::rank)
       .def_prop_ro("size", &PyTeam::size)
+      .def_prop_ro(
+          "handle", &PyTeam::handle,
+          "Address of the gdx::TeamHandle, for kernels that take a pointer to it. Valid until close().")
       .def("close", &PyTeam::close,
            "Waits for all ranks, then ends this one's part. Arrays keep their memory. Collective.")
-      .def("barrier", &PyTeam::barrier, "Returns once every rank has called it. Collective.")
+      .def("barrier", &PyTeam::barrier, nb::kw_only(), "stream"_a = nb::none(),
+           "Returns once every rank has called it. Collective.")
+      .def("synchronize", &PyTeam::synchronize, "stream"_a,
+           "Waits for the stream, and raises what the first call failed with that a stream has made on this "
+           "team.")
       .def("_allocate", &PyTeam::allocate, "bytes"_a)
       .def("free", &PyTeam::free, "array"_a.noconvert(),
            "Gives back what array() returned, once no rank uses it any more. Collective.")
-      .def("put", &PyTeam::put, "to"_a.noconvert(), "source"_a.noconvert(), "rank"_a,
+      .def("put", &PyTeam::put, "to"_a.noconvert(), "source"_a.noconvert(), "rank"_a, nb::kw_only(),
+           "stream"_a = nb::none(),
            "Copies `source` to the place of `to` at `rank`. Both are parts of arrays of this team.\n\n"
            "The source may be changed after quiet(). Puts land in any order until the next signal.")
       .def("put_signal", &PyTeam::put_signal, "to"_a.noconvert(), "source"_a.noconvert(),
-           "signal"_a.noconvert(), "value"_a, "rank"_a, "op"_a = "set",
+           "signal"_a.noconvert(), "value"_a, "rank"_a, "op"_a = "set", nb::kw_only(),
+           "stream"_a = nb::none(),
            "Makes put(), then signal(): who reads the signal also reads what was put before it.")
       .def("signal", &PyTeam::signal, "signal"_a.noconvert(), "value"_a, "rank"_a, "op"_a = "set",
+           nb::kw_only(), "stream"_a = nb::none(),
            "Sets the word `signal` at `rank`, or adds to it with op \"add\", after all earlier puts.")
       .def("wait", &PyTeam::wait, "signal"_a.noconvert(), "compare"_a, "value"_a, "rank"_a = nb::none(),
+           nb::kw_only(), "stream"_a = nb::none(),
            "Waits until this rank's `signal` compares true. `rank` is to change it, and its death ends the "
            "wait.")
-      .def("get", &PyTeam::get, "to"_a.noconvert(), "source"_a.noconvert(), "rank"_a,
-           "Copies the place of `source` at `rank` to `to`. Complete after quiet().")
+      .def("get", &PyTeam::get, "to"_a.noconvert(), "source"_a.noconvert(), "rank"_a, nb::kw_only(),
+           "stream"_a = nb::none(), "Copies the place of `source` at `rank` to `to`. Complete after quiet().")
       .def("fetch_add", &PyTeam::fetch_add, "original"_a.noconvert(), "target"_a.noconvert(), "add"_a,
-           "rank"_a,
+           "rank"_a, nb::kw_only(), "stream"_a = nb::none(),
            "Atomically adds to the word `target` at `rank`. Its old value is in `original` after quiet().")
       .def("compare_swap", &PyTeam::compare_swap, "original"_a.noconvert(), "target"_a.noconvert(),
-           "compare"_a, "swap"_a, "rank"_a,
+           "compare"_a, "swap"_a, "rank"_a, nb::kw_only(), "stream"_a = nb::none(),
            "Atomically replaces the word `target` at `rank` by `swap` if it equals `compare`.\n\n"
            "Its old value is in `original` after quiet() either way.")
       .def("launch", &PyTeam::launch, "kernels"_a, "name"_a, "arguments"_a, nb::kw_only(), "blocks"_a = 1,
@@ -349,6 +438,6 @@ NB_MODULE(_gdx, module) {
                    "= 1, shared_bytes: int = 0) -> None"),
            "Runs a kernel of a shared object on this team, and returns when it has.\n\n"
            "Arguments are those behind its team: numbers, and arrays for pointers.")
-      .def("quiet", &PyTeam::quiet, "rank"_a = nb::none(),
+      .def("quiet", &PyTeam::quiet, "rank"_a = nb::none(), nb::kw_only(), "stream"_a = nb::none(),
            "Waits until all that was posted to `rank`, or to all ranks, is complete.");
 }

@@ -14,10 +14,11 @@
 namespace gdx::python {
 
 using Rank = std::optional<std::uint32_t>;
+using Syndrome = std::optional<std::uint32_t>;
 
-[[noreturn]] inline void raise(Status status, std::string_view message, Rank rank) {
+[[noreturn]] inline void raise(Status status, std::string_view message, Rank rank, Syndrome syndrome = {}) {
   const nanobind::object type = nanobind::module_::import_("gdx._error").attr("Error");
-  const nanobind::object error = type(message, static_cast<std::uint32_t>(status), rank);
+  const nanobind::object error = type(message, static_cast<std::uint32_t>(status), rank, syndrome);
   PyErr_SetObject(type.ptr(), error.ptr());
   throw nanobind::python_error();
 }

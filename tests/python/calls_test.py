@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import pickle
 import re
@@ -206,6 +207,26 @@ class Calls(unittest.TestCase):
         self.team = gdx.Team(heap_bytes=1 << 20)
         x += 1
         self.assertEqual(x.tolist(), [6] * 100)
+
+    def test_second_interpreter_is_refused(self) -> None:
+        try:
+            interpreters: Any = importlib.import_module("_interpreters")
+        except ImportError:  # before Python 3.13
+            interpreters = importlib.import_module("_xxsubinterpreters")
+        reading, writing = os.pipe()
+        code = f"import gdx, os\ntry: gdx.Team\nexcept gdx.Error as error: os.write({writing}, str(error).encode())"
+        second = interpreters.create()
+        interpreters.run_string(second, code)
+        interpreters.destroy(second)
+        os.close(writing)
+        with os.fdopen(reading) as told:
+            self.assertRegex(told.read(), "not the first interpreter")
+        self.team.signal(self.signals[:1], 1, self.rank)
+
+    def test_stream_is_refused_without_a_driver_of_cuda(self) -> None:
+        with self.assertRaisesRegex(gdx.Error, "no CUDA driver") as refused:
+            self.team.signal(self.signals[:1], 1, self.peer, stream=1)
+        self.assert_status(gdx.Status.UNSUPPORTED, None, refused.exception)
 
     def test_closed_team_refuses_and_leaves_arrays(self) -> None:
         with self.team as team:

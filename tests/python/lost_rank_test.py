@@ -13,7 +13,7 @@ if team.rank == 1:
 try:
     team.wait(arrived, "==", 2, rank=1)
 except gdx.Error as error:
-    print(f"{error.status.name} of rank {error.rank}: {error}")
+    print(f"{error.status.name} of rank {error.rank}, syndrome {error.syndrome}: {error}")
 try:
     team.close()
 except gdx.Error as error:

@@ -61,11 +61,27 @@ ranks 4 "$root/examples/ring.py"
 grep -qx '0: ranks 0 to 3 add up to 6' "$folder/out" ||
   { echo 'FAILED: examples/ring.py prints:' >&2 && cat "$folder/out" >&2 && exit 1; }
 ranks 2 "$here/calls_test.py"
+LD_LIBRARY_PATH=$build/driver-shim/cuda/fake/current ranks 2 "$here/streams_test.py"
 GDX_DIRECT=off ranks 2 "$here/calls_test.py" --loss 0.01
 PATH=$build/host/programs/cli:$PATH step "$python" -m gdx.demo --loss 0.01
 [ "$(grep -c '^[01]: 53489688 bytes in 12 messages verified$' "$folder/out")" = 2 ] ||
   { echo 'FAILED: python -m gdx.demo prints:' >&2 && cat "$folder/out" >&2 && exit 1; }
 step "$here/torchrun.sh" stand_in "$build" "$root" "$here/stand_in/torchrun"
+# gpu_kernels: where there is a GPU.
+gpu_kernels() {
+  local architecture
+  architecture=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1 | tr -d '. ')
+  if [ -z "$architecture" ] || ! command -v nvcc >/dev/null; then
+    echo "SKIPPED: no kernel ran on a GPU from Python: there is no GPU (nvidia-smi), or no nvcc in PATH"
+    return
+  fi
+  "$python" -m pip install -q 'cuda-core[cu13]' >"$folder/out" 2>&1 ||
+    { echo "SKIPPED: no kernel ran on a GPU from Python: pip has no cuda-core" && return; }
+  step nvcc -std=c++17 --expt-relaxed-constexpr -arch="sm_$architecture" -cubin -I "$root" -o "$folder/kernels.cubin" \
+    "$here/gpu_kernels.cu"
+  GDX_TEST_CUBIN=$folder/kernels.cubin ranks 2 "$here/gpu_kernels_test.py"
+}
+gpu_kernels
 GDX_CALL_TIMEOUT_S=20 ranks 2 "$here/lost_rank_test.py"
-grep -q '^0: PEER_UNREACHABLE of rank 1: .*waited for the word at heap offset' "$folder/out" ||
+grep -q '^0: PEER_UNREACHABLE of rank 1, syndrome 21: .*waited for the word at heap offset' "$folder/out" ||
   { echo 'FAILED: a lost rank is told as:' >&2 && cat "$folder/out" >&2 && exit 1; }
