@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
@@ -84,7 +85,10 @@ def annotate(item: pytest.Item, report: pytest.TestReport) -> None:
     pair = item.stash.get(PAIR, None)
     if pair is not None and report.failed:
         pair.failed = True
-        report.sections.append(("gdx", pair.describe(item.nodeid)))
+        # The id names the file as seen from pytest's root, and a line is typed where pytest was.
+        path, _, test = item.nodeid.partition("::")
+        path = os.path.relpath(item.config.rootpath / path, item.config.invocation_params.dir)
+        report.sections.append(("gdx", pair.describe(f"{path}::{test}")))
 
 
 @pytest.hookimpl(hookwrapper=True)
