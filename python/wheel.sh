@@ -26,7 +26,7 @@ done
 install -D -s -t "$folder/gdx/bin" "$build"/host/programs/{cli/gdx,daemon/gdxd} "$build/demo/gdx_demo"
 install -D -s -t "$folder/gdx/lib" "$build/driver-shim/softhca/interpose/libgdx_softhca.so"
 CMAKE_PREFIX_PATH=$folder/gdx "$venv/bin/pip" wheel -q --no-build-isolation --no-deps -w "$folder/raw" \
-  -C cmake.define.GDX_WHEEL_PREFIX="$folder/gdx" -C build-dir="$folder/build-$tag" "$here"
+  --config-settings=cmake.define.GDX_WHEEL_PREFIX="$folder/gdx" --config-settings=build-dir="$folder/build-$tag" "$here"
 PATH=$venv/bin:$PATH auditwheel repair "${excluded[@]/#/--exclude=}" -w "$folder" "$folder"/raw/*.whl \
   >"$folder/log" 2>&1 || { tail -20 "$folder/log" >&2 && exit 1; }
 ls -t "$folder"/*"$tag"*.whl | head -1

@@ -40,7 +40,7 @@ for component in libgdx0 libgdx-dev; do
   step cmake --install "$build" --component $component --prefix "$folder/gdx"
 done
 CMAKE_PREFIX_PATH=$folder/gdx step "$python" -m pip install --no-build-isolation --no-deps --force-reinstall \
-  -C build-dir="$folder/build" "$root/python"
+  --config-settings=build-dir="$folder/build" "$root/python"
 step "$python" -m mypy --strict --python-executable "$python" "$root/examples/ring.py" "$here"/*.py
 # Arrays whose type does not matter have none in the stub.
 step "$python" -m mypy --strict --python-executable "$python" --disable-error-code type-arg -p gdx
