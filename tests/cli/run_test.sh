@@ -113,7 +113,7 @@ END
       timeout --kill-after=5 200 "$gdx" run -- "$folder/address" fault >"$out" 2>&1
       expect 'AddressSanitizer: heap-use-after-free'
     done
-    for library in libjemalloc.so.2 libtcmalloc.so.4 libmimalloc.so.2 libprofiler.so.0 heaptrack/libheaptrack_preload.so; do
+    for library in libjemalloc.so.2 libtcmalloc.so.4 libmimalloc.so.[0-9] libprofiler.so.0 heaptrack/libheaptrack_preload.so; do
       found=$(find -L /usr/lib /usr/local/lib -path "*/$library" 2>/dev/null | head -n 1)
       [ -n "$found" ] || { echo "SKIPPED: no $library here"; continue; }
       opens "$found" ibv_devinfo
