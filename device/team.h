@@ -73,6 +73,16 @@ GDX_DEVICE Status gdx_put_value(const TeamHandle& team, T* to, std::remove_cv_t<
   return device::impl::put_value_in_team<S, P>(team, to, value, rank);
 }
 
+// Names what to write for a pointer without a type.
+template <Scope S = Scope::kThread, Placement P = Placement::kHost, typename T, typename Value,
+          std::enable_if_t<std::is_void_v<T>, int> = 0>
+GDX_DEVICE Status gdx_put_value(const TeamHandle&, T*, Value, std::uint32_t) {
+  static_assert(
+      !std::is_void_v<T>,
+      "the pointer's type is the value's: gdx_put_value(team, static_cast<std::uint64_t*>(to), ...)");
+  return Status::kInvalidArgument;
+}
+
 // Sets the 8-byte aligned signal word at `rank`, or adds to it. Errors: the rules'.
 template <Scope S = Scope::kThread, Placement P = Placement::kHost>
 GDX_DEVICE Status gdx_signal(const TeamHandle& team, std::uint64_t* signal, std::uint64_t value, SignalOp op,
@@ -186,6 +196,16 @@ GDX_DEVICE Status gdx_wait(const TeamHandle& team, const std::uint64_t* signal, 
                            std::uint64_t value) {
   device::impl::note_call<S>("gdx_wait", signal, how, value);
   return device::impl::wait_in_team<S, P>(team, {signal, 1, nullptr, kAnyTeamRank, how, value});
+}
+
+// Names what to write for a pointer to no signal.
+template <Scope S = Scope::kThread, Placement P = Placement::kHost, typename T, typename... Rank,
+          std::enable_if_t<!std::is_convertible_v<T*, const std::uint64_t*>, int> = 0>
+GDX_DEVICE Status gdx_wait(const TeamHandle&, T*, Compare, std::uint64_t, Rank...) {
+  static_assert(
+      std::is_convertible_v<T*, const std::uint64_t*>,
+      "a signal is a std::uint64_t: gdx_wait(team, static_cast<const std::uint64_t*>(signal), ...)");
+  return Status::kInvalidArgument;
 }
 
 // Waits until all of `count` signals compare true; 0 do at once. ranks[i] is to change signals[i].

@@ -53,6 +53,45 @@ status_that_is_dropped_warns_in_kernels_too() {
     grep "$warning" >/dev/null || fail "no warning by nvcc"
 }
 
+# says_in_kernel WORDS STATEMENT: the words are the only error of both compilers.
+says_in_kernel() {
+  local words=$1 said errors source
+  source="#include \"device/team.h\"
+    __global__ void kernel(gdx::TeamHandle team, void* pointer, gdx::Status* status) { *status = $2; }"
+  said=$("$compiler" -x c++ -std=c++20 -include device/exec/cuda_names.h -I "$root" -fsyntax-only - <<<"$source" 2>&1)
+  errors=$(grep -E '\berror\b.*:' <<<"$said")
+  [[ $errors == *"$words"* && $errors != *$'\n'* ]] || fail "$compiler of $2: $said"
+  command -v nvcc >/dev/null || { echo "SKIPPED: the words of nvcc: there is none here"; return 0; }
+  said=$(nvcc -arch=sm_80 -x cu -std=c++17 --expt-relaxed-constexpr -I "$root" -o /dev/null -c - <<<"$source" 2>&1)
+  errors=$(grep -E '\berror\b.*:' <<<"$said")
+  [[ $errors == *"$words"* && $errors != *$'\n'* ]] || fail "nvcc of $2: $said"
+}
+
+pointers_of_a_wrong_type_are_answered_by_what_to_write() {
+  says_in_kernel 'gdx_put_value(team, static_cast<std::uint64_t*>(to), ...)' 'gdx_put_value(team, pointer, 1, 0)'
+  local wait='gdx_wait(team, static_cast<const std::uint64_t*>(signal), ...)'
+  says_in_kernel "$wait" 'gdx_wait(team, pointer, gdx::Compare::kEqual, 1, 0)'
+  says_in_kernel "$wait" 'gdx_wait(team, pointer, gdx::Compare::kEqual, 1)'
+}
+
+# The comparison of arguments on GPUs, which no preset has.
+checked_arguments_compile_by_nvcc() {
+  command -v nvcc >/dev/null || { echo "SKIPPED: GDX_CHECK_ARGUMENTS was not compiled: no nvcc here"; exit 77; }
+  local said
+  said=$(nvcc -arch=sm_80 -x cu -std=c++17 --expt-relaxed-constexpr -DGDX_CHECK_ARGUMENTS -Werror all-warnings -I "$root" \
+    -o /dev/null -c - 2>&1 <<'SOURCE'
+#include "device/team.h"
+template <gdx::Scope S>
+__global__ void kernel(gdx::TeamHandle team, char* to, const char* from, gdx::Status* status) {
+  *status = gdx_put<gdx::Mode::kAuto, S>(team, to, from, 64, 1);
+}
+template __global__ void kernel<gdx::Scope::kThread>(gdx::TeamHandle, char*, const char*, gdx::Status*);
+template __global__ void kernel<gdx::Scope::kWarp>(gdx::TeamHandle, char*, const char*, gdx::Status*);
+template __global__ void kernel<gdx::Scope::kBlock>(gdx::TeamHandle, char*, const char*, gdx::Status*);
+SOURCE
+  ) || fail "$said"
+}
+
 host_header_is_standard_cxx() {
   local said
   said=$(echo '#include "host/gdx.h"' | "$compiler" -x c++ -std=c++20 -Wpedantic -fsyntax-only -I "$root" - 2>&1)
