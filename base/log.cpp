@@ -12,9 +12,11 @@
 #include <cstdlib>
 #include <exception>
 #include <iterator>
+#include <mutex>
 #include <string_view>
 
 #include "base/clock.h"
+#include "base/fork_mutex.h"
 
 namespace gdx::log {
 namespace {
@@ -43,7 +45,7 @@ constexpr std::array<Threshold, 5> kThresholds{{{"debug", spdlog::level::debug},
 
 // A pipe or terminal that nobody reads stops no thread: the first line that finds no room waits a little for
 // a slow reader, the others not at all, and the next that is written tells of those that were lost.
-class StderrSink final : public spdlog::sinks::base_sink<std::mutex> {
+class StderrSink final : public spdlog::sinks::base_sink<ForkMutex> {
  protected:
   void sink_it_(const spdlog::details::log_msg& message) override {
     spdlog::memory_buf_t text;
@@ -120,7 +122,6 @@ bool enabled(Level level) { return logger().should_log(to_spdlog(level)); }
 
 std::optional<std::uint64_t> LineRate::take(std::uint64_t now_ns) {
   constexpr std::uint64_t kSecondNs = 1'000'000'000;
-  const std::lock_guard lock(mutex_);
   if (now_ns - second_ns_ >= kSecondNs) {
     second_ns_ = now_ns;
     lines_ = 0;
@@ -134,8 +135,12 @@ std::optional<std::uint64_t> LineRate::take(std::uint64_t now_ns) {
 }
 
 bool may_warn_of_others() {
+  static ForkMutex mutex;
   static LineRate rate(kOthersLinesPerS);
-  const auto left_out = rate.take(monotonic_ns());
+  const auto left_out = [] {
+    const std::lock_guard lock(mutex);
+    return rate.take(monotonic_ns());
+  }();
   if (left_out && *left_out != 0) warn("{} lines about what others did were left out", *left_out);
   return left_out.has_value();
 }

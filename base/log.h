@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 
 #include <cstdint>
-#include <mutex>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -42,7 +41,7 @@ void error(fmt::format_string<Args...> format, Args&&... args) {
   line(Level::kError, format, std::forward<Args>(args)...);
 }
 
-// Limit on lines. Thread-safe.
+// Limit on lines. Not thread-safe.
 class LineRate {
  public:
   explicit LineRate(std::uint32_t per_s) : per_s_(per_s) {}
@@ -51,7 +50,6 @@ class LineRate {
 
  private:
   std::uint32_t per_s_;
-  std::mutex mutex_;
   std::uint64_t second_ns_ = 0;  // begin of the second of the next two
   std::uint32_t lines_ = 0;
   std::uint64_t left_out_ = 0;

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/fork_mutex.h"
 #include "base/log.h"
 #include "driver-shim/cuda/driver.h"
 #include "host/calibration/calibration_file.h"
@@ -19,7 +20,7 @@ namespace gdx {
 namespace {
 
 void log_once(log::Level level, const std::string& line) {
-  static std::mutex mutex;
+  static ForkMutex mutex;
   static auto& said = *new std::set<std::string>;
   const std::lock_guard lock(mutex);
   if (said.insert(line).second) log::line(level, "{}", line);

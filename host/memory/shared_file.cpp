@@ -14,6 +14,7 @@
 #include <mutex>
 #include <utility>
 
+#include "base/fork_mutex.h"
 #include "base/holes.h"
 
 namespace gdx {
@@ -31,7 +32,7 @@ struct Listing {
     std::size_t bytes;
     int file;
   };
-  std::mutex mutex;
+  ForkMutex mutex;
   std::map<const std::byte*, File> files;  // by address
 };
 

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/fork_mutex.h"
 #include "base/log.h"
 #include "base/page_size.h"
 #include "host/gpu/gpu_memory.h"
@@ -27,8 +28,8 @@ constexpr int kHost = -1;
 
 std::uint64_t refusing(std::uint64_t free_value) { return free_value + kMostOpeners; }
 
-std::mutex& lock() {
-  static std::mutex mutex;
+ForkMutex& lock() {
+  static ForkMutex mutex;
   return mutex;
 }
 

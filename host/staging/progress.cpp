@@ -7,13 +7,14 @@
 #include <mutex>
 #include <vector>
 
+#include "base/fork_mutex.h"
 #include "proto/softhca.h"
 
 namespace gdx {
 namespace {
 
 struct Services {
-  std::mutex mutex;
+  ForkMutex mutex;
   std::vector<ProgressService*> all;
 };
 

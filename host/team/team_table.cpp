@@ -9,6 +9,7 @@
 #include <span>
 #include <utility>
 
+#include "base/fork_mutex.h"
 #include "base/page_size.h"
 
 namespace gdx::team {
@@ -37,7 +38,7 @@ Result<Table> Table::create(std::vector<std::uint32_t> members, std::uint32_t la
 // Keeps the pages of ended tables, the newest 4 MiB of them.
 static void keep(HostPages pages) {
   constexpr std::size_t kMostBytes = 4 << 20;
-  static std::mutex mutex;
+  static ForkMutex mutex;
   static std::deque<HostPages> kept;
   static std::size_t bytes = 0;
   const std::lock_guard lock(mutex);

@@ -1,8 +1,10 @@
 // Threads of a program that are cancelled, or fork, while the software HCA is at work.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <linux/netlink.h>
 #include <pthread.h>
 #include <rdma/rdma_user_cm.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -12,10 +14,12 @@
 #include <cstring>
 #include <semaphore>
 #include <thread>
+#include <vector>
 
 #include "tests/abi/open_device.h"
 
-extern "C" int gdx_softhca_progress();  // proto/softhca.h says what it does
+extern "C" int gdx_softhca_progress();  // proto/softhca.h says what they do
+extern "C" int gdx_softhca_raise(int event);
 
 namespace gdx::abi_tests {
 namespace threads_test {
@@ -76,17 +80,18 @@ void make_and_destroy_an_id(int fd) {
   ASSERT_EQ(write(fd, &destroy, sizeof destroy), static_cast<ssize_t>(sizeof destroy));
 }
 
-// False, and the child is killed, where it has not ended in time.
-bool ends(pid_t child) {
+// Returns what waitpid(2) says. A child that has not ended in time is killed.
+int status_of_end(pid_t child) {
   const auto limit = std::chrono::steady_clock::now() + kHang;
   while (std::chrono::steady_clock::now() < limit) {
     int status = 0;
-    if (waitpid(child, &status, WNOHANG) == child) return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+    if (waitpid(child, &status, WNOHANG) == child) return status;
     std::this_thread::yield();
   }
   kill(child, SIGKILL);
-  waitpid(child, nullptr, 0);
-  return false;
+  int status = -1;
+  waitpid(child, &status, 0);
+  return status;
 }
 
 TEST(Threads, one_forks_while_another_is_in_a_command_the_child_lives) {
@@ -100,7 +105,7 @@ TEST(Threads, one_forks_while_another_is_in_a_command_the_child_lives) {
   for (int i = 0; i < kForks; ++i) {
     const pid_t child = fork();
     if (child == 0) _exit(0);
-    if (!ends(child)) {
+    if (status_of_end(child) != 0) {
       ADD_FAILURE() << "child " << i << " hangs";
       break;
     }
@@ -108,6 +113,51 @@ TEST(Threads, one_forks_while_another_is_in_a_command_the_child_lives) {
   over.store(true);
   commands.join();
   close(fd);
+}
+
+// What a child may do at once. Returns 0, or the first step that failed.
+int do_all() {
+  struct sigaction action {};
+  if (sigaction(SIGSEGV, nullptr, &action) != 0) return 1;
+  const int netlink = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_RDMA);
+  if (netlink < 0 || close(netlink) != 0) return 2;
+  int count = 0;
+  ibv_device** const devices = ibv_get_device_list(&count);
+  if (devices == nullptr || count == 0) return 3;
+  const Context context(ibv_open_device(devices[0]));
+  ibv_free_device_list(devices);
+  if (context == nullptr) return 4;
+  ibv_xrcd_init_attr refused{};
+  refused.comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS;
+  refused.fd = -1;
+  refused.oflags = O_CREAT;
+  return ibv_open_xrcd(context.get(), &refused) == nullptr ? 0 : 5;
+}
+
+TEST(Threads, one_forks_while_others_do_what_the_child_does_too) {
+  const Context context = open_device();
+  ASSERT_NE(context, nullptr);
+  std::atomic<bool> over{false};
+  std::vector<std::thread> others;
+  const auto repeat = [&](auto step) {
+    others.emplace_back([&over, step] {
+      while (!over.load()) step();
+    });
+  };
+  repeat([] {
+    struct sigaction action {};
+    sigaction(SIGSEGV, nullptr, &action);
+  });
+  repeat([] { close(socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_RDMA)); });
+  repeat([] { gdx_softhca_raise(IBV_EVENT_GID_CHANGE); });
+  constexpr int kForks = 20;
+  for (int i = 0; i < kForks && !HasFailure(); ++i) {
+    const pid_t child = fork();
+    if (child == 0) _exit(do_all());
+    EXPECT_EQ(status_of_end(child), 0) << "child " << i;
+  }
+  over.store(true);
+  for (std::thread& other : others) other.join();
 }
 
 }  // namespace threads_test

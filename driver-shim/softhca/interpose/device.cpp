@@ -107,8 +107,11 @@ Result<void> check_room(std::size_t hcas) {
 }  // namespace
 
 namespace {
+
 std::atomic<bool> instance_made{false};
-thread_local bool held_for_fork = false;  // this thread forks, and holds both locks
+[[maybe_unused]] const int watches_forks = pthread_atfork(nullptr, nullptr, [] {
+  if (Device::exists()) Device::instance().after_fork_in_child();
+});
 }  // namespace
 
 Device& Device::instance() {
@@ -190,10 +193,6 @@ bool Device::ensure_locked() {
     log::error("software HCA: {}", parts.error().message);
     return false;
   }
-  static const int watches_forks =
-      pthread_atfork([] { instance().before_fork(); }, [] { instance().after_fork_in_parent(); },
-                     [] { instance().after_fork_in_child(); });
-  static_cast<void>(watches_forks);
   parts_ = std::move(*parts);
   owner_pid_.store(getpid());
   connections_.store(parts_->connections.get());
@@ -210,36 +209,20 @@ bool Device::in_child() const {
   return owner_pid != 0 && owner_pid != getpid();
 }
 
-// Waits for a call of another thread, whose half of a change the child would have. One that this thread is
-// in, as where a signal's handler forks, does not end meanwhile, and such a child is refused.
-void Device::before_fork() {
-  if (within_limit([this] { return std::try_lock(mutex_, channels_mutex_) < 0; })) held_for_fork = true;
-}
-
-void Device::after_fork_in_parent() {
-  if (!std::exchange(held_for_fork, false)) return;
-  channels_mutex_.unlock();
-  mutex_.unlock();
-}
-
 // A child has the memory but not the threads, and would answer with its parent's address: it begins anew.
 // Objects of the parent stay, and are still its own; the descriptors of them that the child has are of no
-// device.
+// device. One whose fork met a call that did not end, as where a signal's handler forks in it, is refused.
 void Device::after_fork_in_child() {
   for (std::atomic<Hca*>& running : running_) running.store(nullptr);
   connections_.store(nullptr);
   progressing_.store(0);
   commanding_.store(0);
-  begin_copies_in_child();
-  if (!held_for_fork) return;
-  if (state_ == State::kReady) {
-    parts_->channels = std::move(channels_);
-    channels_.clear();
-    abandon_parts();
-    state_ = State::kUntouched;
-    owner_pid_.store(0);
-  }
-  after_fork_in_parent();
+  if (!ForkMutex::fork_had_all() || state_ != State::kReady) return;
+  parts_->channels = std::move(channels_);
+  channels_.clear();
+  abandon_parts();
+  state_ = State::kUntouched;
+  owner_pid_.store(0);
 }
 
 std::string Device::files_root() {

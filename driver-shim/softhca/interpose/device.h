@@ -13,6 +13,7 @@
 
 #include "base/descriptor.h"
 #include "base/flight_recorder.h"
+#include "base/fork_mutex.h"
 #include "driver-shim/softhca/interpose/tracked_files.h"
 #include "driver-shim/softhca/rdma_cm/rdma_cm.h"
 #include "driver-shim/softhca/uverbs/adapter.h"
@@ -70,6 +71,8 @@ class Device : public ChannelRegistry {
   int progress_of_waiter();
   // Ends the engines after letting them finish what they have at hand. For the end of the process.
   void shut_down();
+  // Begins anew in a child by fork. For its first moment.
+  void after_fork_in_child();
 
   ErrnoOr<std::shared_ptr<EventChannel>> open_channel() override;
   ErrnoOr<std::shared_ptr<EventChannel>> find_channel(int user_fd) override;
@@ -91,9 +94,6 @@ class Device : public ChannelRegistry {
 
   bool ensure_locked();
   [[nodiscard]] bool in_child() const;
-  void before_fork();
-  void after_fork_in_parent();
-  void after_fork_in_child();
   Result<std::unique_ptr<Parts>> make_parts();
   Result<std::unique_ptr<Parts>> make_parts_or_error();
   ErrnoOr<FlightRecord> read_flight(std::string_view path);
@@ -108,12 +108,12 @@ class Device : public ChannelRegistry {
   void show_failures_locked();
 
   enum class State { kUntouched, kReady, kFailed, kClosed };
-  std::mutex mutex_;
+  ForkMutex mutex_;
   State state_ = State::kUntouched;
   Parts* abandoned_ = nullptr;  // the newest
   std::unique_ptr<Parts> parts_;
   std::uint32_t last_context_ = 0;
-  std::mutex channels_mutex_;
+  ForkMutex channels_mutex_;
   std::map<int, std::shared_ptr<EventChannel>> channels_;
   std::array<std::atomic<Hca*>, kMaxHcas> running_{};  // HCAs in use, which progress() drives
   std::atomic<RdmaCm*> connections_{nullptr};

@@ -9,12 +9,12 @@
 #include <cstdint>
 #include <deque>
 #include <map>
-#include <mutex>
 #include <span>
 #include <string>
 
 #include "base/descriptor.h"
 #include "base/file_identity.h"
+#include "base/fork_mutex.h"
 #include "driver-shim/softhca/engine/hca.h"
 
 namespace gdx::softhca::uverbs {
@@ -54,7 +54,7 @@ class NetlinkSockets {
   Socket* find(int fd);
   static void flush_locked(Socket& socket);
 
-  std::mutex mutex_;
+  ForkMutex mutex_;
   std::map<FileIdentity, Socket> sockets_;  // by the file that the program has
 };
 

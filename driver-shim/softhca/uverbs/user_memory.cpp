@@ -11,10 +11,10 @@
 #include <cstdio>
 #include <fstream>
 #include <mutex>
-#include <new>
 #include <string>
 
 #include "base/descriptor.h"
+#include "base/fork_mutex.h"
 #include "driver-shim/softhca/devx/refusals.h"
 #include "driver-shim/softhca/engine/paging.h"
 
@@ -23,7 +23,6 @@ namespace {
 
 constexpr std::uint32_t kRemoteStores = IB_UVERBS_ACCESS_REMOTE_WRITE | IB_UVERBS_ACCESS_REMOTE_ATOMIC;
 
-std::mutex scratch_mutex;
 pid_t scratch_owner = 0;  // a child has a file of its own, because both would copy through one place at once
 
 // Never destroyed: libraries may still call after the last destructor of ours has run.
@@ -35,7 +34,8 @@ Descriptor& scratch_file() {
 // The kernel probes an address when it is the buffer of a read or write on our own file.
 // Raw system calls: a sanitizer's wrapper would judge the program's pointer first.
 Errno through_scratch(std::uint64_t to, std::uint64_t from, std::size_t length_bytes) {
-  const std::lock_guard lock(scratch_mutex);
+  static ForkMutex mutex;
+  const std::lock_guard lock(mutex);
   Descriptor& scratch = scratch_file();
   if (!scratch.refers() || scratch_owner != getpid()) {
     scratch = Descriptor::keep(memfd_create("gdx-softhca-copy", MFD_CLOEXEC));
@@ -61,8 +61,6 @@ Errno copy_to_user(std::uint64_t to, const void* from, std::size_t length_bytes)
   if (length_bytes == 0) return 0;
   return through_scratch(to, reinterpret_cast<std::uintptr_t>(from), length_bytes);
 }
-
-void begin_copies_in_child() { new (&scratch_mutex) std::mutex; }
 
 Errno check_rights(std::uint32_t access) {
   constexpr std::uint32_t kKnown = IB_UVERBS_ACCESS_LOCAL_WRITE | kRemoteStores |

@@ -13,9 +13,6 @@ namespace gdx::softhca::uverbs {
 Errno copy_from_user(void* to, std::uint64_t from, std::size_t length_bytes);
 Errno copy_to_user(std::uint64_t to, const void* from, std::size_t length_bytes);
 
-// To be called in a child of fork before the first copy: a thread of the parent may have been in one.
-void begin_copies_in_child();
-
 // Checks the rights of a memory region: those of enum ib_uverbs_access_flags. Errors: EOPNOTSUPP for paging
 // on demand on a system without it; EINVAL.
 // Source: Linux include/rdma/ib_verbs.h, ib_check_mr_access().
