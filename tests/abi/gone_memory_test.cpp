@@ -1,10 +1,16 @@
 // Registered memory that the program unmaps or protects while the HCA may still touch it: an error
 // completion, and no signal that ends whoever owns it.
 #include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <csetjmp>
 #include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
 #include <thread>
 
 #include "tests/abi/loopback.h"
@@ -128,8 +134,124 @@ TEST_P(GoneMemory, handler_of_the_program_sees_its_own_faults_alone) {
   EXPECT_EQ(seen.sa_handler, SIG_IGN);
 }
 
+// A program that blocks all signals, as servers do in all threads but one, has blocked these in name.
+TEST_P(GoneMemory, target_refuses_where_the_thread_has_blocked_all_signals) {
+  ibv_wc none{};
+  ASSERT_EQ(ibv_poll_cq(requests_.get(), 1, &none), 0);
+  sigset_t all;
+  sigset_t before;
+  sigset_t seen;
+  sigfillset(&all);
+  ASSERT_EQ(pthread_sigmask(SIG_SETMASK, &all, &before), 0);
+  go();
+  const auto there = reinterpret_cast<std::uintptr_t>(page_);
+  EXPECT_EQ(status_of(IBV_WR_RDMA_WRITE, piece(0, 8), there), IBV_WC_REM_ACCESS_ERR);
+  ASSERT_EQ(sigprocmask(SIG_SETMASK, &before, &seen), 0);
+  EXPECT_EQ(sigismember(&seen, SIGSEGV), 1);
+  ASSERT_EQ(pthread_sigmask(SIG_BLOCK, nullptr, &seen), 0);
+  EXPECT_EQ(sigismember(&seen, SIGSEGV), 0);
+}
+
+// Actions by the calls that <signal.h> chooses for other standards.
+extern "C" sighandler_t __sysv_signal(int, sighandler_t);
+
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+TEST_P(GoneMemory, target_refuses_whichever_call_has_set_the_action) {
+  go();
+  const auto there = reinterpret_cast<std::uintptr_t>(page_);
+  ASSERT_NE(__sysv_signal(SIGSEGV, SIG_DFL), SIG_ERR);
+  ASSERT_EQ(sigignore(SIGBUS), 0);
+  ASSERT_EQ(sighold(SIGSEGV), 0);
+  EXPECT_EQ(sigset(SIGSEGV, SIG_DFL), SIG_HOLD);
+  EXPECT_EQ(status_of(IBV_WR_RDMA_WRITE, piece(0, 8), there), IBV_WC_REM_ACCESS_ERR);
+  EXPECT_EQ(signal(SIGBUS, SIG_DFL), SIG_IGN);
+}
+#pragma GCC diagnostic pop
+
 INSTANTIATE_TEST_SUITE_P(Unmapped, GoneMemory, testing::Bool(),
                          [](const auto& is) { return is.param ? "unmapped" : "protected"; });
+
+// Between two processes, where payload takes a wire, and is copied to a ring past the caches.
+class GoneMemoryOfTwo : public Loopback, public testing::WithParamInterface<const char*> {
+ protected:
+  static constexpr std::size_t kManyBytes = 256 << 10;
+
+  struct Place {
+    ibv_gid gid{};
+    std::uint64_t address = 0;
+    std::uint32_t qpn = 0;
+    std::uint32_t rkey = 0;
+  };
+
+  void SetUp() override {}
+  // Gives the other process a place, and returns its own. Until then it waits.
+  static Place exchange(int other, const Place& own) {
+    Place place;
+    EXPECT_EQ(send(other, &own, sizeof own, MSG_NOSIGNAL), static_cast<ssize_t>(sizeof own));
+    EXPECT_EQ(recv(other, &place, sizeof place, 0), static_cast<ssize_t>(sizeof place));
+    return place;
+  }
+  // Writes to the other, or is written to. A half of this process's memory may go before.
+  void take_part(int other, bool writes, bool goes) {
+    Loopback::SetUp();
+    auto* const pages = static_cast<std::byte*>(
+        mmap(nullptr, kManyBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    const Mr region(ibv_reg_mr(pd_.get(), pages, kManyBytes, kAllAccess));
+    ASSERT_NE(region, nullptr);
+    const Cq cq = make_cq();
+    const Qp qp = make_qp(cq.get());
+    const auto address = reinterpret_cast<std::uintptr_t>(pages);
+    const Place there =
+        exchange(other, {.gid = gid(), .address = address, .qpn = qp->qp_num, .rkey = region->rkey});
+    ibv_ah_attr path{};
+    path.is_global = 1;
+    path.port_num = 1;
+    path.grh.dgid = there.gid;
+    path.grh.sgid_index = 1;
+    path.grh.hop_limit = 64;
+    ASSERT_EQ(to_init(qp.get()), 0);
+    ASSERT_EQ(to_rtr(qp.get(), there.qpn, path), 0);
+    ASSERT_EQ(to_rts(qp.get()), 0);
+    if (goes) munmap(pages + kManyBytes / 2, kManyBytes / 2);
+    exchange(other, {});
+    if (writes) {
+      const ibv_sge all{.addr = address, .length = kManyBytes, .lkey = region->lkey};
+      ASSERT_EQ(post_write(qp.get(), all, there.address, there.rkey), 0);
+      const auto completion = await(cq.get());
+      ASSERT_TRUE(completion);
+      EXPECT_EQ(completion->status, goes ? IBV_WC_LOC_PROT_ERR : IBV_WC_REM_ACCESS_ERR);
+    }
+    exchange(other, {});  // which has outlived it
+  }
+};
+
+TEST_P(GoneMemoryOfTwo, long_write_of_or_to_what_has_gone_fails_and_both_live) {
+  for (const bool source_goes : {false, true}) {
+    std::array<int, 2> ends{};
+    ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()), 0);
+    std::array<pid_t, 2> sides{};
+    for (std::size_t i = 0; i < sides.size(); ++i) {
+      sides[i] = fork();
+      if (sides[i] != 0) continue;
+      setenv("GDX_SOFTHCA_WIRE", GetParam(), 1);
+      close(ends[1 - i]);
+      const bool writes = i == 0;
+      take_part(ends[i], writes, writes == source_goes);
+      std::fflush(nullptr);
+      std::_Exit(HasFailure() ? 1 : 0);
+    }
+    for (const int end : ends) close(end);
+    for (const pid_t side : sides) {
+      int status = -1;
+      EXPECT_EQ(waitpid(side, &status, 0), side);
+      EXPECT_EQ(status, 0) << (side == sides[0] ? "the one that writes" : "the target");
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Wires, GoneMemoryOfTwo, testing::Values("udp", "shm"),
+                         [](const auto& is) { return std::string(is.param); });
 
 }  // namespace gone_memory_test
 }  // namespace gdx::abi_tests

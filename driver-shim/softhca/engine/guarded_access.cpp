@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 #include <ucontext.h>
+#include <unistd.h>
 
 #include <array>
 #include <atomic>
@@ -69,9 +70,20 @@ namespace {
 constexpr std::uintptr_t kFaultPageBytes = 4096;  // the least of any processor here: a fault is a page's
 constexpr std::array kSignals{SIGSEGV, SIGBUS};
 
-std::atomic<SetAction> set_action{nullptr};
-std::atomic_flag actions_busy;                            // held for a copy, with all signals blocked
-std::array<struct sigaction, kSignals.size()> actions{};  // of the program
+constinit std::atomic<SetAction> set_action{nullptr};
+constinit std::atomic<SetMask> set_mask{pthread_sigmask};
+
+// What a program has set for a signal. Written beside the one that holds, so that a child finds it whole
+// wherever a fork met the writer.
+struct Kept {
+  std::array<struct sigaction, 2> actions{};
+  std::atomic<unsigned> holding{0};
+};
+constinit std::array<Kept, kSignals.size()> kept_actions{};
+std::atomic_flag actions_busy;                    // held for a copy, with all signals blocked
+constinit std::atomic<pid_t> guarded_process{0};  // 0: none yet
+// Of the guard's signals, those that the program has blocked on this thread, as far as it can tell.
+[[gnu::tls_model("initial-exec")]] constinit thread_local std::array<bool, kSignals.size()> hidden{};
 
 // Place to which a fault in [first, first + length_bytes) leads.
 struct Landing {
@@ -113,7 +125,7 @@ void pass_on(int signal, siginfo_t* info, void* context) {
     return;
   }
   if ((action.sa_flags & SA_NODEFER) == 0) sigaddset(&action.sa_mask, signal);
-  pthread_sigmask(SIG_BLOCK, &action.sa_mask, nullptr);
+  set_mask.load()(SIG_BLOCK, &action.sa_mask, nullptr);
   if (informed) {
     action.sa_sigaction(signal, info, context);
   } else {
@@ -209,27 +221,59 @@ bool load_half_word(std::uint32_t& to, std::uint32_t& from) {
 #endif
 
 bool guards_faults(int signal) {
-  return (signal == SIGSEGV || signal == SIGBUS) && set_action.load(std::memory_order_relaxed) != nullptr;
+  return (signal == SIGSEGV || signal == SIGBUS) &&
+         guarded_process.load(std::memory_order_relaxed) == getpid();
+}
+
+void begin_guard_in_child() {
+  if (guarded_process.load() == 0) return;
+  actions_busy.clear();
+  guarded_process.store(getpid());
 }
 
 bool unblock_faults() {
   sigset_t faults;
   sigemptyset(&faults);
   for (const int signal : kSignals) sigaddset(&faults, signal);
-  return pthread_sigmask(SIG_UNBLOCK, &faults, nullptr) == 0;
+  sigset_t before;
+  if (set_mask.load()(SIG_UNBLOCK, &faults, &before) != 0) return false;
+  for (const int signal : kSignals) hidden[place_of(signal)] |= sigismember(&before, signal) == 1;
+  return guarded_process.load() != 0;
 }
 
-void install_fault_guard(SetAction set) {
+int mask_signals(int how, const sigset_t* next, sigset_t* previous) {
+  const auto before = hidden;
+  auto after = before;
+  sigset_t others;
+  if (next != nullptr) others = *next;
+  for (const int signal : kSignals) {
+    if (next == nullptr) break;
+    const bool named = sigismember(next, signal) == 1;
+    if (named || how == SIG_SETMASK) after[place_of(signal)] = named && how != SIG_UNBLOCK;
+    if (how != SIG_UNBLOCK) sigdelset(&others, signal);
+  }
+  const int error = set_mask.load()(how, next != nullptr ? &others : nullptr, previous);
+  if (error != 0) return error;
+  hidden = after;
+  for (const int signal : kSignals) {
+    if (previous != nullptr && before[place_of(signal)]) sigaddset(previous, signal);
+  }
+  return 0;
+}
+
+void install_fault_guard(SetAction set, SetMask mask) {
   static std::once_flag once;
-  std::call_once(once, [set] {
-    set_action.store(set);
+  std::call_once(once, [set, mask] {
+    set_mask.store(mask);
     struct sigaction guard {};
     guard.sa_sigaction = on_fault;
     guard.sa_flags = SA_SIGINFO | SA_NODEFER | SA_ONSTACK;
     for (const int signal : kSignals) {
-      set(signal, nullptr, &actions[place_of(signal)]);
-      set(signal, &guard, nullptr);
+      set(signal, nullptr, kept_actions[place_of(signal)].actions.data());
     }
+    set_action.store(set);
+    guarded_process.store(getpid());
+    for (const int signal : kSignals) set(signal, &guard, nullptr);
   });
 }
 
@@ -239,13 +283,17 @@ void exchange_fault_action(int signal, const struct sigaction* next, struct siga
   sigset_t all;
   sigset_t before;
   sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
+  set_mask.load()(SIG_SETMASK, &all, &before);
   while (actions_busy.test_and_set(std::memory_order_acquire)) std::this_thread::yield();
-  struct sigaction& kept = actions[place_of(signal)];
-  const struct sigaction was = kept;
-  if (next != nullptr) kept = wanted;
+  Kept& kept = kept_actions[place_of(signal)];
+  const unsigned holding = kept.holding.load(std::memory_order_relaxed);
+  const struct sigaction was = kept.actions[holding];
+  if (next != nullptr) {
+    kept.actions[1 - holding] = wanted;
+    kept.holding.store(1 - holding, std::memory_order_release);
+  }
   actions_busy.clear(std::memory_order_release);
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  set_mask.load()(SIG_SETMASK, &before, nullptr);
   if (previous != nullptr) *previous = was;
 }
 

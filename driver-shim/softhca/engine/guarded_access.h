@@ -10,14 +10,22 @@
 namespace gdx::softhca {
 
 using SetAction = int (*)(int signal, const struct sigaction* next, struct sigaction* previous);
+using SetMask = int (*)(int how, const sigset_t* next, sigset_t* previous);
 
 // Takes SIGSEGV and SIGBUS for guarded accesses, once in a process. All other faults go to the action that
-// was there, or that exchange_fault_action() has put in its place. `set` is sigaction(2) itself. Threads:
-// safe.
-void install_fault_guard(SetAction set);
-// Makes this thread one that is guarded: a fault whose signal is blocked ends the process. Returns true.
+// was there, or that exchange_fault_action() has put in its place. `set` and `mask` are
+// sigaction(2) and pthread_sigmask(3) themselves. Threads: safe.
+void install_fault_guard(SetAction set, SetMask mask);
+// Makes this thread one that is guarded: a fault whose signal is blocked ends the process. Returns whether
+// the guard is there, so that mask_signals() keeps it so.
 bool unblock_faults();
-// Returns whether the guard has taken this signal.
+// Acts as pthread_sigmask(3), but leaves the guard's signals unblocked, and answers as if they were not.
+// Async-signal-safe.
+int mask_signals(int how, const sigset_t* next, sigset_t* previous);
+// Keeps the guard in a child by fork. For its first moment.
+void begin_guard_in_child();
+// Returns whether the guard has taken this signal. Not in a child by vfork, whose actions are its own and
+// whose memory is the parent's.
 [[nodiscard]] bool guards_faults(int signal);
 // Acts as sigaction(2) on the action to which the guard of `signal` leaves all other faults. Requires
 // guards_faults(signal). Async-signal-safe.

@@ -21,6 +21,7 @@
 #include "base/clock.h"
 #include "base/descriptor.h"
 #include "base/log.h"
+#include "driver-shim/softhca/engine/guarded_access.h"
 #include "driver-shim/softhca/engine/planted_fault.h"
 #include "driver-shim/softhca/interpose/fault_signals.h"
 #include "driver-shim/softhca/interpose/netlink_sockets.h"
@@ -107,6 +108,12 @@ Result<void> check_room(std::size_t hcas) {
 }  // namespace
 
 namespace {
+
+// Costs a system call once in a thread, because mask_signals() keeps what it has done.
+void guard_this_thread() {
+  thread_local bool guarded = false;
+  if (!guarded) guarded = unblock_faults();
+}
 
 std::atomic<bool> instance_made{false};
 [[maybe_unused]] const int watches_forks = pthread_atfork(nullptr, nullptr, [] {
@@ -217,6 +224,7 @@ void Device::after_fork_in_child() {
   connections_.store(nullptr);
   progressing_.store(0);
   commanding_.store(0);
+  begin_guard_in_child();
   if (!ForkMutex::fork_had_all() || state_ != State::kReady) return;
   parts_->channels = std::move(channels_);
   channels_.clear();
@@ -266,6 +274,7 @@ ErrnoOr<int> Device::open_node(std::uint8_t hca, bool close_on_exec) {
 Errno Device::request(int fd, std::uint64_t request_address) {
   if (in_child()) return ENODEV;
   const CancellationOff uncancelled;
+  guard_this_thread();
   const std::lock_guard lock(mutex_);
   if (state_ != State::kReady) return ENODEV;
   const DeviceFile file = tracked_file(fd);
@@ -507,8 +516,7 @@ void Device::wake() {
 
 int Device::progress() {
   const CancellationOff uncancelled;
-  thread_local const bool guarded = unblock_faults();
-  static_cast<void>(guarded);
+  guard_this_thread();
   // Counted in before a pointer is read, so that shut_down can wait for whoever may hold one.
   progressing_.fetch_add(1);
   driven_at_ns_.store(monotonic_ns(), std::memory_order_relaxed);

@@ -27,7 +27,7 @@ constexpr std::size_t kPageBytes = 4096;
 class GuardedAccess : public testing::Test {
  protected:
   void SetUp() override {
-    install_fault_guard(::sigaction);
+    install_fault_guard(::sigaction, ::pthread_sigmask);
     pages_ = static_cast<std::byte*>(
         mmap(nullptr, 2 * kPageBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
     ASSERT_NE(pages_, MAP_FAILED);
@@ -130,7 +130,7 @@ TEST_F(GuardedAccess, fault_of_the_program_is_the_programs_with_its_mask_and_onc
 TEST(GuardedAccessDeathTest, fault_that_nobody_handles_ends_the_process_as_ever) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const auto die = [](auto by) {
-    install_fault_guard(::sigaction);
+    install_fault_guard(::sigaction, ::pthread_sigmask);
     struct sigaction fatal {};
     fatal.sa_handler = SIG_DFL;
     exchange_fault_action(SIGSEGV, &fatal, nullptr);
