@@ -229,7 +229,7 @@ class GoneMemoryOfTwo : public Loopback, public testing::WithParamInterface<cons
       ASSERT_TRUE(completion);
       EXPECT_EQ(completion->status, goes ? IBV_WC_LOC_PROT_ERR : IBV_WC_REM_ACCESS_ERR);
     }
-    exchange(other, {});  // which has outlived it
+    exchange(other, {});  // shows that it lives
   }
 };
 

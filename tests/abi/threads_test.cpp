@@ -115,7 +115,7 @@ TEST(Threads, one_forks_while_another_is_in_a_command_the_child_lives) {
   close(fd);
 }
 
-// What a child may do at once. Returns 0, or the first step that failed.
+// Does what a child may do at once. Returns 0, or the first step that failed.
 int do_all() {
   struct sigaction action {};
   if (sigaction(SIGSEGV, nullptr, &action) != 0) return 1;

@@ -73,8 +73,8 @@ constexpr std::array kSignals{SIGSEGV, SIGBUS};
 constinit std::atomic<SetAction> set_action{nullptr};
 constinit std::atomic<SetMask> set_mask{pthread_sigmask};
 
-// What a program has set for a signal. Written beside the one that holds, so that a child finds it whole
-// wherever a fork met the writer.
+// Action that a program has set for a signal. Written beside the one that holds, so that a child finds it
+// whole wherever a fork met the writer.
 struct Kept {
   std::array<struct sigaction, 2> actions{};
   std::atomic<unsigned> holding{0};

@@ -74,7 +74,7 @@ GDX_EXPORT sighandler_t signal(int number, sighandler_t handler) {
 
 GDX_EXPORT sighandler_t bsd_signal(int number, sighandler_t handler) { return signal(number, handler); }
 
-// What signal() is in a program that asks for C alone (-std=c99) or for System V.
+// Stands for signal() in a program that asks for C alone (-std=c99) or for System V.
 GDX_EXPORT sighandler_t __sysv_signal(int number, sighandler_t handler) {
   GDX_REAL(sighandler_t, __sysv_signal, int, sighandler_t);
   if (!guards_faults(number) || handler == SIG_ERR) return real(number, handler);
