@@ -34,6 +34,8 @@ constexpr std::uint64_t kMaxMessageBytes = 1 << 30;
 constexpr std::uint64_t kHeapSpareBytes = 1 << 16;  // for signals, results and alignment
 // Lends a lone endpoint three quarters of each pool, not half, because no other will come.
 constexpr std::uint32_t kThresholdPercent = 300;
+constexpr std::uint32_t kMostMessages = 1'000'000;
+constexpr std::uint32_t kLeastTimed = 10;  // messages that make a figure
 
 struct Options {
   std::string hca;
@@ -62,12 +64,15 @@ struct Row {
     return received.bad_bytes == 0 && received.messages_done == shape.messages &&
            sent.messages_done == shape.messages;
   }
-  [[nodiscard]] double round_trip_us() const {
-    return static_cast<double>(sent.round_trip_ns) / std::max(1u, sent.messages_done) / 1e3;
+  [[nodiscard]] std::uint32_t timed() const { return shape.messages - shape.warmup; }
+  // Means; none of too few messages.
+  [[nodiscard]] std::optional<double> round_trip_us() const {
+    if (timed() < kLeastTimed) return std::nullopt;
+    return static_cast<double>(sent.round_trip_ns) / timed() / 1e3;
   }
-  [[nodiscard]] double gigabytes_per_second() const {
-    const double bytes = static_cast<double>(shape.bytes) * sent.messages_done;
-    return sent.completion_ns == 0 ? 0 : bytes / static_cast<double>(sent.completion_ns);
+  [[nodiscard]] std::optional<double> gigabytes_per_second() const {
+    if (timed() < kLeastTimed || sent.completion_ns == 0) return std::nullopt;
+    return static_cast<double>(shape.bytes) * timed() / static_cast<double>(sent.completion_ns);
   }
 };
 
@@ -107,9 +112,11 @@ std::optional<DirectChoice> direct_choice(const Options& options) {
 // Enough messages for a steady figure, few enough for a demo of a minute.
 std::uint32_t messages_for(std::uint64_t bytes) {
   if (bytes <= 4096) return 200;
-  if (bytes <= 1u << 20) return 20;
-  return 3;
+  return bytes <= 1u << 20 ? 50 : 20;
 }
+
+// Messages ahead of those that are timed; too few to make a figure need none.
+std::uint32_t warmup_of(std::uint32_t timed) { return timed < kLeastTimed ? 0 : std::max(2u, timed / 10); }
 
 // Number of steps after which a doomed rank dies, inside its wait, in the middle of a message. A direct
 // message is stored without a wait, so its sender waits for the answer alone.
@@ -299,18 +306,24 @@ void print_header(const Hca* hca, const Options& options) {
 }
 
 void print_row(const Row& row) {
-  print("{:<7}{:>8}{:>10}{:>14.1f}{:>11.3g}{:>15}{:>17}{:>10}\n", row.mode, size_text(row.shape.bytes),
-        row.sent.messages_done, row.round_trip_us(), row.gigabytes_per_second(), row.credit_stalls,
-        row.retransmissions, row.verified() ? "yes" : fmt::format("NO ({} B)", row.received.bad_bytes));
+  const auto time = row.round_trip_us();
+  const auto rate = row.gigabytes_per_second();
+  print("{:<7}{:>8}{:>10}{:>14}{:>11}{:>15}{:>17}{:>10}\n", row.mode, size_text(row.shape.bytes), row.timed(),
+        time ? fmt::format("{:.1f}", *time) : "-", rate ? fmt::format("{:.3g}", *rate) : "-",
+        row.credit_stalls, row.retransmissions,
+        row.verified() ? "yes" : fmt::format("NO ({} B)", row.received.bad_bytes));
   flush_output();
 }
 
 nlohmann::json to_json(const Row& row) {
+  const auto figure = [](std::optional<double> value) {
+    return value ? nlohmann::json(*value) : nlohmann::json();
+  };
   return {{"mode", row.mode},
           {"bytes", row.shape.bytes},
-          {"messages", row.sent.messages_done},
-          {"round_trip_us", row.round_trip_us()},
-          {"gigabytes_per_second", row.gigabytes_per_second()},
+          {"messages", row.timed()},
+          {"round_trip_us", figure(row.round_trip_us())},
+          {"gigabytes_per_second", figure(row.gigabytes_per_second())},
           {"credit_stalls", row.credit_stalls},
           {"retransmissions", row.retransmissions},
           {"bad_bytes", row.received.bad_bytes},
@@ -327,12 +340,13 @@ Result<std::vector<Row>> run_cases(World& world, Rank& rank, const Options& opti
     const Mode mode = *parse_mode(mode_name);
     const std::uint64_t most = most_bytes(options, mode);
     for (std::uint64_t bytes = options.min_bytes; bytes <= most; bytes *= 8) {
-      const std::uint32_t messages = options.messages != 0 ? options.messages : messages_for(bytes);
-      const Case shape{mode, bytes, messages, sequence, options.break_memory};
+      const std::uint32_t timed = options.messages != 0 ? options.messages : messages_for(bytes);
+      const std::uint32_t warmup = warmup_of(timed);
+      const Case shape{mode, bytes, timed + warmup, warmup, sequence, options.break_memory};
       const bool largest = bytes * 8 > most;
       const bool die = largest && options.kill_rank == static_cast<int>(world.rank());
       auto row = GDX_TRY(rank.run(world, mode_name, shape, die));
-      sequence += messages;
+      sequence += shape.messages;
       if (speaks) print_row(row);
       rows.push_back(std::move(row));
     }
@@ -415,7 +429,10 @@ Result<int> run(const Options& options, const Gpu* gpu) {
     print(
         "\nround trip: put+signal until the peer's answering signal arrives; GB/s: put+signal until the "
         "local "
-        "flush.\n{}\n{}\n",
+        "flush.\nBoth are means, after a tenth more messages that warm up; fewer than {} messages have "
+        "none.\n"
+        "{}\n{}\n",
+        kLeastTimed,
         rank->hca() == nullptr ? "no HCA, and so no audit of staging slots"
                                : audit_text(audited ? std::optional(found) : std::nullopt),
         verified ? "every byte of every message was right" : "DAMAGED: bytes arrived wrong");
@@ -451,8 +468,8 @@ int run_command_line(int argc, char** argv) {
       .check(command_line::whole(8, kMaxMessageBytes));
   app.add_option("--slots", options.slot_count, "Staging slots that an endpoint may hold at most (32)")
       .check(command_line::whole(0, UINT32_MAX));
-  app.add_option("--messages", options.messages, "Messages of each size (200 small, 3 large)")
-      .check(command_line::whole(1, UINT32_MAX));
+  app.add_option("--messages", options.messages, "Messages of each size that are timed (200 small, 20 large)")
+      .check(command_line::whole(1, kMostMessages));
   app.add_option("--modes", options.modes, "A list of pull, push, inline, bounce and auto (the first four)")
       .list(',');
   app.add_option(

@@ -14,6 +14,7 @@ struct Case {
   Mode mode;
   std::uint64_t bytes;  // of one message; a multiple of 8
   std::uint32_t messages;
+  std::uint32_t warmup;          // the first of them, which are checked and not timed
   std::uint64_t first_sequence;  // of the first message; grows through the whole run
   bool break_memory;             // the receiver damages one byte before it checks
 };
@@ -33,8 +34,8 @@ struct Outcome {
   Status status;
   std::uint32_t messages_done;
   std::uint64_t bad_bytes;      // receiver: bytes that were not what they must be
-  std::uint64_t round_trip_ns;  // sender: put+signal until the peer's answering signal, summed
-  std::uint64_t completion_ns;  // sender: put+signal until the local flush, summed
+  std::uint64_t round_trip_ns;  // sender: put+signal until the peer's answering signal, summed; of timed ones
+  std::uint64_t completion_ns;  // sender: put+signal until the local flush, summed; of timed ones
   std::uint64_t credit_stalls;  // pushes and bounces that waited for a slot
 };
 

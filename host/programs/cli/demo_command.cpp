@@ -45,7 +45,7 @@ void add_rank_options(command_line::Command demo, DemoOptions& options) {
   pass_on(demo, options, "--max-bytes",
           "Largest message, inline 4096; sizes grow by a factor of 8 (16777216)")
       .check(whole(8, kMaxMessageBytes));
-  pass_on(demo, options, "--messages", "Messages of each size (200 small, 3 large)")
+  pass_on(demo, options, "--messages", "Messages of each size that are timed (200 small, 20 large)")
       .check(whole(1, 1'000'000));
   pass_on(demo, options, "--slots", "Staging slots that an endpoint may hold at most (32)")
       .check(whole(0, kMaxDeviceMemoryBytes / 4096));
