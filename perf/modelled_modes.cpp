@@ -12,10 +12,7 @@ constexpr std::uint64_t kSizesBytes[] = {8,    28,    64,    220,   512,    1024
                                          8192, 16384, 32768, 65536, 131072, 262144, 524288, 2097152};
 
 double ns_by(const ModeTable& table, const MeasuredSize& size) {
-  const auto of = [&](TableMode mode) { return size.ns[static_cast<std::size_t>(mode)].value_or(HUGE_VAL); };
-  if (size.bytes <= table.inline_bytes) return of(TableMode::kInline);
-  if (size.bytes <= table.push_bytes) return of(TableMode::kPush);
-  return of(size.bytes <= table.pull_bytes ? TableMode::kPull : TableMode::kBounce);
+  return size.ns[static_cast<std::size_t>(mode_of(table, size.bytes))].value_or(HUGE_VAL);
 }
 
 }  // namespace

@@ -88,6 +88,12 @@ std::string compare_at(const MeasuredSize& size, TableMode chosen) {
 
 }  // namespace
 
+TableMode mode_of(const ModeTable& table, std::uint64_t bytes) {
+  if (bytes <= table.inline_bytes) return TableMode::kInline;
+  if (bytes <= table.push_bytes) return TableMode::kPush;
+  return bytes <= table.pull_bytes ? TableMode::kPull : TableMode::kBounce;
+}
+
 Result<ModeTable> best_table(std::span<const MeasuredSize> sizes) {
   if (sizes.empty() || !std::ranges::all_of(sizes, is_usable))
     return fail(Status::kInvalidArgument,

@@ -25,6 +25,9 @@ struct MeasuredSize {
   std::array<Spread, 4> spread = {};             // of all rounds, where they were counted
 };
 
+// The mode by which the table sends `bytes`.
+[[nodiscard]] TableMode mode_of(const ModeTable& table, std::uint64_t bytes);
+
 // The table whose choices cost least over all sizes: the sum of log(time of the chosen / time of the best).
 // One noisy figure therefore moves a threshold by its own size and no further. Each threshold is a measured
 // size, or none where the range reaches the largest. Of equal tables, the one that pulls most. `sizes` rises.

@@ -100,7 +100,7 @@ void add_options(command_line::Command app, Options& options) {
       .check(command_line::not_empty("the name of a file"));
   app.add_option("--max-bytes", options.measure.max_bytes, "Largest message, a power of two (16777216)")
       .check(whole(kMinMaxBytes, kMaxMaxBytes));
-  app.add_option("--rounds", options.measure.rounds, "Rounds, of which the median counts (5)")
+  app.add_option("--rounds", options.measure.rounds, "Rounds, of which the median counts (31)")
       .check(whole(1, kMaxCalibrationRounds));
   app.add_option("--slots", options.measure.slot_count, "Slots of NIC memory that an endpoint may hold (all)")
       .check(whole(1, UINT32_MAX));

@@ -33,7 +33,7 @@ std::vector<std::uint64_t> sizes_up_to(std::uint64_t max_bytes) {
 
 // Enough that the clock's resolution is nothing, few enough for a calibration of seconds.
 std::uint32_t messages_for(std::uint64_t bytes) {
-  return static_cast<std::uint32_t>(std::clamp<std::uint64_t>((256 * 1024) / bytes, 1, 32));
+  return static_cast<std::uint32_t>(std::clamp<std::uint64_t>((256 * 1024) / bytes, 2, 32));
 }
 
 // Returns `wanted` slots of a pool, all of them for 0. Refuses more than the pool has, because no endpoint
@@ -244,7 +244,7 @@ Result<void> check_measure_options(const MeasureOptions& options) {
   return {};
 }
 
-MeasuredSize size_of_rounds(std::uint64_t bytes, std::array<std::vector<double>, 4> rounds) {
+MeasuredSize size_of_rounds(std::uint64_t bytes, ModeRounds rounds) {
   MeasuredSize size{.bytes = bytes};
   for (std::size_t mode = 0; mode < rounds.size(); ++mode) {
     std::vector<double>& all = rounds[mode];
@@ -271,7 +271,7 @@ Result<Measurement> measure_modes(const Hca& hca, const Gpu* gpu, const MeasureO
     measurement.whole_copies = probe.used;
   }
   const std::vector<std::uint64_t> sizes = sizes_up_to(options.max_bytes);
-  std::vector<std::array<std::vector<double>, kModes.size()>> samples(sizes.size());
+  measurement.rounds.resize(sizes.size());
   const Progress shown;
   for (std::uint32_t round = 0; round <= options.rounds; ++round) {
     for (std::size_t i = 0; i < sizes.size(); ++i) {
@@ -279,7 +279,8 @@ Result<Measurement> measure_modes(const Hca& hca, const Gpu* gpu, const MeasureO
       for (const TableMode mode : kModes) {
         if (!is_possible(*bench, mode, sizes[i])) continue;
         const auto ns = GDX_TRY(time_once(*bench, mode, sizes[i]));
-        if (round != 0) samples[i][static_cast<std::size_t>(mode)].push_back(ns);  // the first warms up
+        // The first warms up.
+        if (round != 0) measurement.rounds[i][static_cast<std::size_t>(mode)].push_back(ns);
       }
     }
   }
@@ -287,7 +288,7 @@ Result<Measurement> measure_modes(const Hca& hca, const Gpu* gpu, const MeasureO
   measurement.measured_on = fmt::format(
       "{}, {}", name_of(hca), gpu != nullptr ? fmt::format("kernels of {}", gpu->name()) : "CPU kernels");
   for (std::size_t i = 0; i < sizes.size(); ++i) {
-    measurement.sizes.push_back(size_of_rounds(sizes[i], std::move(samples[i])));
+    measurement.sizes.push_back(size_of_rounds(sizes[i], measurement.rounds[i]));
   }
   return measurement;
 }

@@ -25,7 +25,7 @@ inline constexpr std::uint64_t kMaxMaxBytes = 1 << 30;
 
 struct MeasureOptions {
   std::uint64_t max_bytes = 16 << 20;               // a power of two
-  std::uint32_t rounds = 5;                         // 1 to kMaxCalibrationRounds
+  std::uint32_t rounds = 31;                        // 1 to kMaxCalibrationRounds
   std::optional<Placement> payload = std::nullopt;  // absent: in the memory of what runs the kernels
   // Resources of the endpoints that the table is for: the most slots that one may hold, and their size. At
   // most the pool's number; 0 for all of it.
@@ -35,8 +35,12 @@ struct MeasureOptions {
   std::uint32_t bounce_slot_bytes = kDefaultBounceSlotBytes;
 };
 
+// ns of a message in each round, by TableMode; without rounds where the mode is not possible.
+using ModeRounds = std::array<std::vector<double>, kTableModeNames.size()>;
+
 struct Measurement {
-  std::vector<MeasuredSize> sizes;
+  std::vector<MeasuredSize> sizes = {};
+  std::vector<ModeRounds> rounds = {};  // of each size
   Placement payload = Placement::kHost;
   QueueShape shape;         // of the endpoints measured
   std::string measured_on;  // "the software HCA, CPU kernels"
@@ -59,7 +63,7 @@ struct Measurement {
 [[nodiscard]] Result<BlueFlameProbe> probe_blueflame(const Hca& hca, const Gpu* gpu, const ProbeShape& shape);
 
 // Returns the median and the spread of each mode's rounds, in ns. A mode without rounds was not possible.
-[[nodiscard]] MeasuredSize size_of_rounds(std::uint64_t bytes, std::array<std::vector<double>, 4> rounds);
+[[nodiscard]] MeasuredSize size_of_rounds(std::uint64_t bytes, ModeRounds rounds);
 
 // Measures the median of all rounds for every size and mode, with the spread. Each round runs every mode at
 // every size, so a temporary disturbance affects all alike. `gpu` runs the kernels; null on the CPU layer.

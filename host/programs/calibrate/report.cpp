@@ -2,11 +2,15 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "base/size_text.h"
+#include "host/programs/bench/statistics.h"
 
 namespace gdx::calibration {
 namespace {
@@ -23,21 +27,61 @@ std::string cell(const MeasuredSize& size, std::size_t mode) {
 
 Json limit_json(std::uint64_t bytes) { return bytes == kNoSizeLimit ? Json(nullptr) : Json(bytes); }
 
+// Returns whether a mode takes less time than another one beyond noise, in the same rounds.
+bool is_faster(const std::vector<double>& mode, const std::vector<double>& other) {
+  const bench::Interval ratio = bench::paired_ratio(mode, other);
+  return bench::differs(ratio) && ratio.high < 1;
+}
+
+// Leaves each size its default's mode, and those that are faster beyond noise.
+std::vector<MeasuredSize> worth_a_choice(const Measurement& measurement, const ModeTable& defaults) {
+  std::vector<MeasuredSize> sizes = measurement.sizes;
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    const ModeRounds& rounds = measurement.rounds[i];
+    const auto stays = static_cast<std::size_t>(mode_of(defaults, sizes[i].bytes));
+    if (rounds[stays].empty()) continue;
+    for (std::size_t mode = 0; mode < rounds.size(); ++mode) {
+      if (mode != stays && !is_faster(rounds[mode], rounds[stays])) sizes[i].ns[mode].reset();
+    }
+  }
+  return sizes;
+}
+
+// Sizes at which both tables choose one mode.
+std::size_t count_equal(const ModeTable& a, const ModeTable& b, std::span<const MeasuredSize> sizes) {
+  return static_cast<std::size_t>(std::ranges::count_if(
+      sizes, [&](const MeasuredSize& size) { return mode_of(a, size.bytes) == mode_of(b, size.bytes); }));
+}
+
+ModeChoice defaults_of(const CalibrationKey& key) {
+  return default_modes({key.kernels, key.path}, key.shape);
+}
+
 }  // namespace
 
 Result<Calibration> calibration_of(const std::string& hca, const KernelSite& site,
                                    const Measurement& measurement, std::uint32_t rounds) {
-  const auto table = GDX_TRY(best_table(measurement.sizes));
   const std::string measured_on = fmt::format("{}, {} rounds", measurement.measured_on, rounds);
-  return Calibration{.key = {.hca = hca,
-                             .kernels = site.kernels,
-                             .payload = measurement.payload,
-                             .path = site.path,
-                             .shape = measurement.shape},
-                     .modes = table,
-                     .rounds = rounds,
-                     .measured_on = measurement.measured_on,
-                     .why = explain(table, measurement.sizes, measured_on)};
+  Calibration calibration{.key = {.hca = hca,
+                                  .kernels = site.kernels,
+                                  .payload = measurement.payload,
+                                  .path = site.path,
+                                  .shape = measurement.shape},
+                          .rounds = rounds,
+                          .measured_on = measurement.measured_on,
+                          .why = {}};
+  const ModeTable defaults = defaults_of(calibration.key).modes;
+  calibration.modes = GDX_TRY(best_table(worth_a_choice(measurement, defaults)));
+  const std::size_t all = measurement.sizes.size();
+  const std::size_t equal = count_equal(calibration.modes, defaults, measurement.sizes);
+  // Beyond the sizes that were measured, too.
+  if (equal == all) calibration.modes = defaults;
+  calibration.why = explain(calibration.modes, measurement.sizes, measured_on);
+  calibration.why.push_back(fmt::format(
+      "the default's mode at {} of {} sizes, where no other is faster beyond noise{}", equal, all,
+      bench::median_interval(std::vector<double>(rounds)).level < bench::kLeastLevel ? ", by too few rounds"
+                                                                                     : ""));
+  return calibration;
 }
 
 std::string report_text(const Calibration& calibration, const Measurement& measurement,
@@ -59,9 +103,11 @@ std::string report_text(const Calibration& calibration, const Measurement& measu
   }
   text += fmt::format("\nauto: {}\n", gdx::describe(calibration.modes));
   for (const std::string& line : calibration.why) text += fmt::format("  {}\n", line);
-  const ModeChoice before =
-      default_modes({calibration.key.kernels, calibration.key.path}, calibration.key.shape);
-  text += fmt::format("instead of: {}; {}\nstored in {}\n", gdx::describe(before.modes), before.why, file);
+  const ModeChoice before = defaults_of(calibration.key);
+  text += before.modes == calibration.modes
+              ? fmt::format("the default stays: {}\n", before.why)
+              : fmt::format("instead of: {}; {}\n", gdx::describe(before.modes), before.why);
+  text += fmt::format("stored in {}\n", file);
   return text;
 }
 

@@ -11,7 +11,8 @@
 
 namespace gdx::calibration {
 
-// Errors: those of best_table.
+// The cheapest table of those that differ from the default only at sizes where another mode is faster beyond
+// noise: the interval of its ratio to the default's, round by round, excludes 1. Errors: those of best_table.
 [[nodiscard]] Result<Calibration> calibration_of(const std::string& hca, const KernelSite& site,
                                                  const Measurement& measurement, std::uint32_t rounds);
 
