@@ -4,7 +4,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -19,6 +18,7 @@
 #include <vector>
 
 #include "host/programs/bench/conditions.h"
+#include "host/programs/bench/kernels.h"
 #include "tests/e2e/must.h"
 
 namespace gdx::bench {
@@ -85,9 +85,10 @@ class BenchRank : public ::testing::Test {
           kLongNs));
     };
     const auto before = counters_of();
-    const std::uint64_t cpu_before_ns = cpu_ns();
+    const std::uint64_t cpu_before_ns = process_cpu_ns();
     Sample sample = must(rank.run(*joined, item, is_first() ? kMessages : 7, false));
-    EXPECT_LE(sample.cpu_ns.at(joined->rank()), cpu_ns() - cpu_before_ns) << key_of(item);
+    EXPECT_LE(sample.cpu_ns.at(joined->rank()), process_cpu_ns() - cpu_before_ns) << key_of(item);
+    EXPECT_GT(sample.cpu_ns.at(joined->rank()), 0u) << key_of(item);
     const auto after = counters_of();
     const auto passed = [&](std::size_t i) {
       return after[0][i] + after[1][i] - before[0][i] - before[1][i];
@@ -113,13 +114,6 @@ class BenchRank : public ::testing::Test {
     std::uint64_t sum = 0;
     for (const std::string& name : names) sum += must(rank.hca().counter("softhca_pcie_" + name));
     return sum;
-  }
-  static std::uint64_t cpu_ns() {
-    rusage used{};
-    getrusage(RUSAGE_SELF, &used);
-    const auto us = (used.ru_utime.tv_sec + used.ru_stime.tv_sec) * 1'000'000 + used.ru_utime.tv_usec +
-                    used.ru_stime.tv_usec;
-    return static_cast<std::uint64_t>(us) * 1000;
   }
 
   static inline std::unique_ptr<World> joined;

@@ -1,11 +1,13 @@
 // gdx_bench: one of the ranks of a benchmark; `gdx bench` starts them. The reporting rank writes one JSON
 // document a line into its journal, and each as soon as it is measured: whatever ends the run, they are kept.
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <ctime>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -29,7 +31,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kConditionsBytes = 4096;
-constexpr double kPatience = 2;  // times the plan's seconds, after which no round begins
+constexpr double kPatience = 1.5;  // times the plan's seconds, after which no round begins
 
 struct Options {
   std::string plan;
@@ -54,7 +56,7 @@ class Journal {
   int descriptor_;
 };
 
-// All rounds, or those for which there is time. The first one warms up and estimates, and is dropped.
+// All rounds, or those for which there is time. Number 0 warms up and estimates, and is dropped.
 class Rounds {
  public:
   Rounds(World& world, Rank& rank, PeerEnds& peers, const Plan& plan, const std::vector<Case>& cases,
@@ -65,10 +67,10 @@ class Rounds {
         plan_(plan),
         cases_(cases),
         journal_(journal),
-        budget_(plan, cases.size()),
+        budget_(plan, cases),
         count_of_cases_(static_cast<std::size_t>(
             std::ranges::count_if(cases, [&](const Case& item) { return rank.can_run(item); }))),
-        dies_at_(count_of_cases_ * (plan.rounds + 1) / 2) {}
+        dies_at_(count_of_cases_ * plan.rounds / 2) {}
 
   // Returns whether every byte was right.
   Result<bool> run() {
@@ -91,10 +93,13 @@ class Rounds {
         }
         if (peer) {
           GDX_TRY(run_peer(index - cases_.size(), round));
-          continue;
+        } else if (round == 0) {
+          GDX_TRY(estimate(index));
+        } else {
+          GDX_TRY(run_case(index, round));
         }
-        GDX_TRY(run_case(index, round));
       }
+      if (round == 0) GDX_TRY(divide_time());
     }
     return verified_;
   }
@@ -106,25 +111,40 @@ class Rounds {
     return fmt::format("{} of {} B", peer.program, peer.item.bytes);
   }
 
-  Result<void> run_case(std::size_t index, std::uint32_t round) {
-    const Case& item = cases_[index];
-    const std::uint64_t messages = round == 0 ? budget_.few(item) : budget_.messages(index);
-    const std::uint64_t begun_ns = monotonic_ns();
-    const bool die = plan_.kill_rank == static_cast<int>(world_.rank()) && count_++ == dies_at_;
-    const auto sample = GDX_TRY(rank_.run(world_, item, messages, die));
-    const std::uint64_t took_ns = monotonic_ns() - begun_ns;
-    const std::uint64_t dropped = sample.dropped_bad_bytes + (round == 0 ? sample.bad_bytes : 0);
-    verified_ = verified_ && sample.bad_bytes + dropped == 0;
-    if (!reports_) return {};
-    if (dropped != 0) {
-      GDX_TRY(journal_.add({{"dropped", index}, {"bad_bytes", dropped}}));
+  Result<void> drop(std::size_t index, std::uint64_t bad_bytes) {
+    verified_ = verified_ && bad_bytes == 0;
+    if (!reports_ || bad_bytes == 0) return {};
+    return journal_.add({{"dropped", index}, {"bad_bytes", bad_bytes}});
+  }
+
+  // The reporting rank knows when to end.
+  Result<void> estimate(std::size_t index) {
+    while (true) {
+      const std::uint64_t messages = reports_ ? budget_.next(index) : 0;
+      const std::uint64_t begun_ns = monotonic_ns();
+      const auto sample = GDX_TRY(rank_.run(world_, cases_[index], messages, false));
+      if (sample.messages == 0) return {};
+      if (reports_) budget_.learn(index, messages, sample, monotonic_ns() - begun_ns);
+      GDX_TRY(drop(index, sample.dropped_bad_bytes + sample.bad_bytes));
     }
-    if (round == 0) {
-      budget_.learn(index, item, sample, took_ns);
-    } else {
-      GDX_TRY(journal_.add(to_json(index, round, sample)));
+  }
+
+  Result<void> divide_time() {
+    if (!reports_) return {};
+    budget_.divide(monotonic_ns() - begun_ns_);
+    for (std::size_t i = 0; i < cases_.size(); ++i) {
+      if (rank_.can_run(cases_[i]) && budget_.messages(i) == 0) GDX_TRY(journal_.add({{"no_figure", i}}));
     }
     return {};
+  }
+
+  Result<void> run_case(std::size_t index, std::uint32_t round) {
+    const bool die = plan_.kill_rank == static_cast<int>(world_.rank()) && count_++ >= dies_at_;
+    const auto sample = GDX_TRY(rank_.run(world_, cases_[index], budget_.messages(index), die));
+    if (sample.messages == 0) return {};
+    GDX_TRY(drop(index, sample.dropped_bad_bytes));
+    verified_ = verified_ && sample.bad_bytes == 0;
+    return reports_ ? journal_.add(to_json(index, round, sample)) : Result<void>{};
   }
 
   Result<void> run_peer(std::size_t index, std::uint32_t round) {
@@ -192,7 +212,8 @@ Result<int> measure(const Plan& plan, const Gpus& gpus, const Journal& journal) 
   auto peers =
       GDX_TRY(PeerEnds::find(world, "gdx bench", hidden ? std::vector<PeerRun>{} : peer_runs(plan, cases),
                              {rank.hca().name(), rank.hca().gid_index()}));
-  GDX_TRY(journal.add({{"conditions", conditions},
+  GDX_TRY(journal.add({{"begun", fmt::format("{:%FT%TZ}", fmt::gmtime(std::time(nullptr)))},
+                       {"conditions", conditions},
                        {"measured_on", measured_on(rank.hca(), gpus)},
                        {"hca", hca_text(rank.hca())}}));
   const auto verified = GDX_TRY(Rounds(world, rank, peers, plan, cases, journal).run());

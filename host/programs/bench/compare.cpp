@@ -69,7 +69,8 @@ Json compare(const Json& a, const Json& b) {
   Json comparison = {{"gdx_bench_comparison", kDocumentVersion}, {"rows", Json::array()},
                      {"conditions", changed_conditions(a, b)},   {"only_a", only_in(before, after)},
                      {"only_b", only_in(after, before)},         {"partial_a", !a.value("whole", false)},
-                     {"partial_b", !b.value("whole", false)}};
+                     {"partial_b", !b.value("whole", false)},    {"begun_a", a.value("begun", Json())},
+                     {"begun_b", b.value("begun", Json())}};
   for (const Json& row : a.at("rows")) {
     const std::string key = key_of_row(row);
     const auto other = after.find(key);
@@ -115,6 +116,7 @@ std::string comparison_table(const Json& comparison) {
     const std::string name(1, static_cast<char>(*side - 'a' + 'A'));
     for (const Json& key : comparison.at(fmt::format("only_{}", side)))
       text += fmt::format("in {} alone: {}\n", name, key.get<std::string>());
+    text += fmt::format("{} was begun {}\n", name, text_of(comparison.at(fmt::format("begun_{}", side))));
     if (comparison.at(fmt::format("partial_{}", side)).get<bool>())
       text += fmt::format("{} is a partial report\n", name);
   }

@@ -204,6 +204,7 @@ class Journal {
 
   void add(const Json& line, Json& document) {
     if (line.contains("conditions")) {
+      document["begun"] = line["begun"];
       document["conditions"] = line["conditions"];
       document["measured_on"] = line["measured_on"];
       hca_ = line["hca"].get<std::string>();
@@ -217,8 +218,16 @@ class Journal {
       peer_figures_.at(index).push_back(peer_figures_from_json(line));
       peer_rounds_.at(index).push_back(line["round"].get<std::uint64_t>());
     }
+    if (line.contains("no_figure"))
+      document["without_figure"].push_back(key_of(cases_.at(line["no_figure"].get<std::size_t>())));
     if (line.contains("dropped"))
       dropped_.at(line["dropped"].get<std::size_t>()) += line["bad_bytes"].get<std::uint64_t>();
+  }
+
+  // Returns whether each case that was measured has all rounds.
+  [[nodiscard]] bool has_all(std::uint64_t rounds) const {
+    return std::ranges::all_of(
+        series_, [&](const Series& one) { return one.rounds.empty() || one.rounds.size() >= rounds; });
   }
 
   // Wrong bytes of rounds and messages that warm up, of each case that has any.
@@ -340,7 +349,7 @@ Json count_verdicts(const Json& ratios) {
   return {{"count", count}, {"differ", differing}, {"by_chance", rounded(by_chance)}};
 }
 
-// Returns " blueflame", " host queues", both or nothing. Documents of an older gdx, and models, have neither.
+// Returns " blueflame", " host queues", both or nothing. Models have neither.
 std::string variant_of(const Json& row) {
   const std::string standard(kDefault);
   const std::string doorbell = row.value("doorbell", standard);
@@ -351,7 +360,7 @@ std::string variant_of(const Json& row) {
 
 std::string key_of_row(const Json& row) {
   const auto direction = row.at("direction").get<std::string>();
-  const auto ranks = row.value("ranks", std::uint64_t{2});  // documents of an older gdx have none
+  const auto ranks = row.at("ranks").get<std::uint64_t>();
   return fmt::format("{} {} {} {} B {} x{} depth {} batch {}{}{}{}", row.at("operation").get<std::string>(),
                      row.at("measure").get<std::string>(), row.at("mode").get<std::string>(),
                      row.at("bytes").get<std::uint64_t>(),
@@ -363,10 +372,16 @@ std::string key_of_row(const Json& row) {
 
 Json make_document(const Plan& plan, const std::vector<Case>& cases, const std::string& journal,
                    const std::string& command, const std::string& ended_by) {
-  Json document = {{"gdx_bench", kDocumentVersion}, {"command", command},
-                   {"measured_on", nullptr},        {"whole", false},
-                   {"ended_by", nullptr},           {"conditions", Json::array()},
-                   {"staging_violations", nullptr}, {"plan", to_json(plan)},
+  Json document = {{"gdx_bench", kDocumentVersion},
+                   {"command", command},
+                   {"begun", nullptr},
+                   {"measured_on", nullptr},
+                   {"whole", false},
+                   {"ended_by", nullptr},
+                   {"without_figure", Json::array()},
+                   {"conditions", Json::array()},
+                   {"staging_violations", nullptr},
+                   {"plan", to_json(plan)},
                    {"baseline", kBaseline}};
   Journal read(plan, cases);
   std::istringstream lines(journal);
@@ -374,9 +389,11 @@ Json make_document(const Plan& plan, const std::vector<Case>& cases, const std::
     const Json line = Json::parse(text, nullptr, false);
     if (line.is_object()) read.add(line, document);  // else cut off by the end of its writer
   }
-  document["whole"] = read.ended;
+  document["whole"] = read.ended && document["without_figure"].empty() && read.has_all(plan.rounds);
   if (!read.ended)
     document["ended_by"] = read.failure.empty() ? ended_by : fmt::format("{}; {}", read.failure, ended_by);
+  else if (!document["whole"].get<bool>())
+    document["ended_by"] = "no time for all of its plan: allow more --seconds";
   document["dropped_damage"] = read.dropped_damage();
   document["rows"] = read.rows(document["measured_on"]);
   document["peers"] = read.peer_rows();

@@ -11,10 +11,11 @@
 
 namespace gdx::bench {
 
-inline constexpr int kDocumentVersion = 1;
+inline constexpr int kDocumentVersion = 2;
 
 // Returns the document of a run, whole or not, from the lines of its journal. Lines that are cut off are left
-// out. `ended_by`: empty, or why the run ended early. Figures have four significant digits.
+// out. A run is whole where each row has all rounds of the plan and no case is without figures. `ended_by`:
+// empty, or why the run ended early. Figures have four significant digits.
 [[nodiscard]] nlohmann::ordered_json make_document(const Plan& plan, const std::vector<Case>& cases,
                                                    const std::string& journal, const std::string& command,
                                                    const std::string& ended_by);

@@ -71,32 +71,30 @@ std::vector<std::pair<std::string, std::vector<const Json*>>> groups_of(const Js
   return groups;
 }
 
-std::string latency_line(const Json& row) {
-  const Json& us = row.at("latency_us");
-  return fmt::format(
-      "{:<10} {:<6} {:>8} {:>8} {:>20} {:>8} {:>8} {:>8} {:>7} {:>7}\n", text_of(row, "operation"),
-      text_of(row, "mode"), size_text(row.at("bytes").get<std::uint64_t>()), figure(us.at("median")),
-      bounds(us), figure(us.at("p99")), figure(us.at("p99_9")), figure(us.at("most")),
-      figure(row.at("cpu_us_per_message").at("rank_0")), row.at("credit_stalls").get<std::uint64_t>());
-}
+// Of a collective busbw and algbw stand in the columns of p99.9 and of the longest time.
+constexpr char kLatencyLine[] = "{:<10} {:<6} {:>7} {:>8} {:>7} {:>18} {:>7} {:>7} {:>7} {:>7} {:>6}\n";
+constexpr char kPeerLine[] = "{:<13} {:<10} {:>8} {:>8} {:>9} {:>20} {:>10}{}\n";
+constexpr char kBandwidthLine[] = "{:<10} {:<6} {:>8} {:>8} {:>10} {:>9} {:>20} {:>9} {:>9}\n";
 
-std::string collective_line(const Json& row) {
+std::string size_of(const Json& row) { return size_text(row.at("bytes").get<std::uint64_t>()); }
+
+std::string latency_line(const Json& row) {
   const Json& us = row.at("latency_us");
   const Json& bus = row.at("bus");
   return fmt::format(
-      "{:<10} {:<6} {:>8} {:>8} {:>20} {:>8} {:>8} {:>8} {:>7} {:>7}\n", text_of(row, "operation"),
-      text_of(row, "mode"), size_text(row.at("bytes").get<std::uint64_t>()), figure(us.at("median")),
-      bounds(us), figure(us.at("p99")), figure(bus.at("algbw_gigabytes_per_s")),
-      figure(bus.at("busbw_gigabytes_per_s")), figure(row.at("cpu_us_per_message").at("rank_0")),
-      row.at("credit_stalls").get<std::uint64_t>());
+      kLatencyLine, text_of(row, "operation"), text_of(row, "mode"), size_of(row),
+      row.at("messages").get<std::uint64_t>(), figure(us.at("median")), bounds(us), figure(us.at("p99")),
+      figure(bus.is_null() ? us.at("p99_9") : bus.at("algbw_gigabytes_per_s")),
+      figure(bus.is_null() ? us.at("most") : bus.at("busbw_gigabytes_per_s")),
+      figure(row.at("cpu_us_per_message").at("rank_0")), row.at("credit_stalls").get<std::uint64_t>());
 }
 
 std::string bandwidth_line(const Json& row) {
   const Json& gigabytes = row.at("gigabytes_per_s");
-  return fmt::format("{:<10} {:<6} {:>8} {:>12} {:>10} {:>22} {:>10} {:>10}\n", text_of(row, "operation"),
-                     text_of(row, "mode"), size_text(row.at("bytes").get<std::uint64_t>()),
-                     figure(row.at("messages_per_s").at("median")), figure(gigabytes.at("median")),
-                     bounds(gigabytes), figure(row.at("cpu_us_per_message").at("rank_0")),
+  return fmt::format(kBandwidthLine, text_of(row, "operation"), text_of(row, "mode"), size_of(row),
+                     row.at("messages").get<std::uint64_t>(), figure(row.at("messages_per_s").at("median")),
+                     figure(gigabytes.at("median")), bounds(gigabytes),
+                     figure(row.at("cpu_us_per_message").at("rank_0")),
                      row.at("credit_stalls").get<std::uint64_t>());
 }
 
@@ -106,14 +104,12 @@ std::string tables(const Json& rows) {
     const bool latency = is_latency(*group.front());
     const bool collective = is_collective(*group.front());
     text += fmt::format("\n{}\n", heading);
-    text += latency
-                ? fmt::format("{:<10} {:<6} {:>8} {:>8} {:>20} {:>8} {:>8} {:>8} {:>7} {:>7}\n", "operation",
-                              "mode", "size", "median", "its interval", "p99", collective ? "algbw" : "p99.9",
-                              collective ? "busbw" : "most", "CPU us", "stalls")
-                : fmt::format("{:<10} {:<6} {:>8} {:>12} {:>10} {:>22} {:>10} {:>10}\n", "operation", "mode",
-                              "size", "messages/s", "GB/s", "its interval", "CPU us", "stalls");
-    for (const Json* row : group)
-      text += collective ? collective_line(*row) : latency ? latency_line(*row) : bandwidth_line(*row);
+    text += latency ? fmt::format(kLatencyLine, "operation", "mode", "size", "messages", "median",
+                                  "its interval", "p99", collective ? "algbw" : "p99.9",
+                                  collective ? "busbw" : "most", "CPU us", "stalls")
+                    : fmt::format(kBandwidthLine, "operation", "mode", "size", "messages", "messages/s",
+                                  "GB/s", "its interval", "CPU us", "stalls");
+    for (const Json* row : group) text += latency ? latency_line(*row) : bandwidth_line(*row);
   }
   return text;
 }
@@ -143,28 +139,25 @@ std::string ratios(const Json& document) {
                      figure(all.at("by_chance")));
 }
 
+// Latencies and rates stand apart, so that each interval is below the head of its own figure.
 std::string peers(const Json& rows) {
   if (rows.empty()) return {};
-  std::string text = fmt::format(
-      "\nstandard benchmarks on the same HCA, in turns with the rows above; posted by a CPU\n"
-      "{:<14} {:<10} {:>8} {:>9} {:>20} {:>9} {:>11} {:>10}\n",
-      "program", "beside", "size", "median us", "its interval", "p99", "messages/s", "GB/s");
-  const auto rate_of = [](const Json& row, const char* figures) {
-    return row.at(figures).is_null() ? "-" : figure(row.at(figures).at("median"));
-  };
-  for (const Json& row : rows) {
-    const Json& us = row.at("latency_us");
-    const bool latency = us.is_object();
-    const std::string of = latency ? text_of(row, "latency_of") : "";
-    const std::size_t remark = of.find(", ");  // "half round trip, mean, send/recv"
-    const std::string rates =
-        remark != std::string::npos
-            ? of.substr(remark + 2)
-            : fmt::format("{:>11} {:>10}", rate_of(row, "messages_per_s"), rate_of(row, "gigabytes_per_s"));
-    text += fmt::format(
-        "{:<14} {:<10} {:>8} {:>9} {:>20} {:>9} {:>22}\n", text_of(row, "mode"), text_of(row, "operation"),
-        size_text(row.at("bytes").get<std::uint64_t>()), latency ? figure(us.at("median")) : "-",
-        bounds(latency ? us : row.at("gigabytes_per_s")), latency ? figure(us.at("p99")) : "-", rates);
+  std::string text = "\nstandard benchmarks on the same HCA, in turns with the rows above; posted by a CPU\n";
+  for (const auto& [measure, group] :
+       groups_of(rows, [](const Json& row) { return row.at("measure").get<std::string>(); })) {
+    const bool latency = is_latency(*group.front());
+    text += fmt::format(kPeerLine, "program", "beside", "size", "messages", latency ? "median us" : "GB/s",
+                        "its interval", latency ? "p99" : "messages/s", "");
+    for (const Json* const row : group) {
+      const Json& figures = row->at(latency ? "latency_us" : "gigabytes_per_s");
+      const std::string of = latency ? text_of(*row, "latency_of") : "";
+      const std::size_t remark = of.find(", ");  // "half round trip, mean, send/recv"
+      text +=
+          fmt::format(kPeerLine, text_of(*row, "mode"), text_of(*row, "operation"), size_of(*row),
+                      row->at("messages").get<std::uint64_t>(), figure(figures.at("median")), bounds(figures),
+                      figure(latency ? figures.at("p99") : row->at("messages_per_s").at("median")),
+                      remark == std::string::npos ? "" : of.substr(remark + 1));
+    }
   }
   return text;
 }
@@ -185,18 +178,29 @@ std::string modelled(const Json& rows) {
   return text;
 }
 
-// "intervals from 7 rounds, of level 0.9844", by the row that has the fewest.
+// "7 of 7 rounds, of 100 messages or more; intervals of level 0.9844", by the rows that have the fewest.
 std::string rounds_line(const Json& document) {
   const Json& rows = document.at("rows");
-  if (rows.empty()) return {};
-  const auto fewer = [](const Json& a, const Json& b) { return a.at("rounds") < b.at("rounds"); };
-  const Json& least = *std::ranges::min_element(rows, fewer);
-  const auto rounds = least.at("rounds").get<std::uint64_t>();
-  const auto wanted = document.at("plan").at("rounds").get<std::uint64_t>();
-  const bool late = document.at("whole").get<bool>() && rounds < wanted;
-  return fmt::format("intervals from {} rounds, of level {}{}\n", rounds,
-                     figure(least.at("messages_per_s").at("level")),
-                     late ? fmt::format("; for {} there was no time: allow more --seconds", wanted) : "");
+  const auto rounds_of = [](const Json& row) { return row.at("rounds").get<std::uint64_t>(); };
+  const auto sample_of = [&](const Json& row) {
+    return row.at("messages").get<std::uint64_t>() / rounds_of(row);
+  };
+  const Json& least = *std::ranges::min_element(rows, {}, rounds_of);
+  return fmt::format("{} of {} rounds, of {} messages or more; intervals of level {}", rounds_of(least),
+                     document.at("plan").at("rounds").get<std::uint64_t>(),
+                     sample_of(*std::ranges::min_element(rows, {}, sample_of)),
+                     figure(least.at("messages_per_s").at("level")));
+}
+
+// Lines above the figures: what was measured, when, and under which conditions.
+std::vector<std::string> head_lines(const Json& document) {
+  const Json& on = document.at("measured_on");
+  std::vector<std::string> lines = condition_lines(document);
+  lines.insert(lines.begin(), on.is_null() ? "measured on nothing"
+                                           : fmt::format("measured on {}; begun {}", on.get<std::string>(),
+                                                         text_of(document, "begun")));
+  if (!document.at("rows").empty()) lines.push_back(rounds_line(document));
+  return lines;
 }
 
 std::string verdict(const Json& document) {
@@ -217,10 +221,18 @@ std::string verdict(const Json& document) {
 // The same as comments, for layouts of others.
 std::string comments(const Json& document) {
   std::string text;
-  for (const std::string& line : warnings(document)) text += fmt::format("# {}\n", line);
-  const std::string rounds = rounds_line(document);
-  if (rounds.find(';') != std::string::npos) text += "# " + rounds;
+  for (const auto& lines : {head_lines(document), warnings(document)}) {
+    for (const std::string& line : lines) text += fmt::format("# {}\n", line);
+  }
   return text;
+}
+
+// Messages of each row, where a layout has no column for them.
+std::string messages_comment(const std::vector<const Json*>& rows) {
+  std::vector<std::uint64_t> messages(rows.size());
+  std::ranges::transform(rows, messages.begin(),
+                         [](const Json* row) { return row->at("messages").get<std::uint64_t>(); });
+  return fmt::format("# messages of each row: {}\n", fmt::join(messages, ", "));
 }
 
 // One title for each operation and mode, as peers print a table for each of their programs.
@@ -290,6 +302,11 @@ std::vector<std::string> warnings(const Json& document) {
     lines.push_back(fmt::format("DAMAGED: {}: {} B wrong in a round that warms up", text_of(one, "case"),
                                 one.at("bad_bytes").dump()));
   }
+  const Json& without = document.at("without_figure");
+  if (!without.empty())
+    lines.push_back(fmt::format("no figure, because {} messages a sample do not fit into the time:",
+                                kLeastTimedMessages));
+  for (const Json& key : without) lines.push_back("  " + key.get<std::string>());
   const Json& violations = document.at("staging_violations");
   if (violations.is_number() && violations != 0)
     lines.push_back(fmt::format("DAMAGED: {} slots written without a credit", violations.dump()));
@@ -299,9 +316,8 @@ std::vector<std::string> warnings(const Json& document) {
 }
 
 std::string table(const Json& document) {
-  const Json& on = document.at("measured_on");
-  std::string text = fmt::format("measured on {}\n", on.is_string() ? on.get<std::string>() : "nothing");
-  for (std::string line : condition_lines(document)) {
+  std::string text;
+  for (std::string line : head_lines(document)) {
     while (line.size() > kColumns) {
       const std::size_t at = line.rfind("; ", kColumns - 1);
       const std::size_t cut = at == std::string::npos ? kColumns : at + 1;
@@ -310,8 +326,7 @@ std::string table(const Json& document) {
     }
     text += line + "\n";
   }
-  const Json& rows = document.at("rows");
-  text += rounds_line(document) + tables(rows) + ratios(document) + peers(document.at("peers")) +
+  text += tables(document.at("rows")) + ratios(document) + peers(document.at("peers")) +
           modelled(document.at("modelled")) + "\n";
   return text + verdict(document);
 }
@@ -424,6 +439,7 @@ std::string nvshmem(const Json& document, bool machine_readable) {
   std::string text = comments(document);
   for (const auto& [job, group] : groups_of(document.at("rows"), job_of)) {
     const bool latency = is_latency(*group.front());
+    text += messages_comment(group);
     if (machine_readable) {
       text += fmt::format("# {}\n{}\n", comment_without_scope(*group.front()), job);
     } else {
@@ -459,7 +475,7 @@ std::string nccl_tests(const Json& document) {
   double bus_sum = 0;
   std::uint64_t wrong = 0;
   for (const auto& [title, group] : groups_of(document.at("rows"), comment)) {
-    text += fmt::format("# {}\n#\n", title);
+    text += fmt::format("# {}\n{}#\n", title, messages_comment(group));
     text += fmt::format("#{:>52}{:>31}\n", "out-of-place", "in-place");
     text += fmt::format("#{:>11} {:>13} {:>9} {:>7} {:>7} {:>8} {:>7} {:>7} {:>6} {:>8} {:>7} {:>7} {:>6}\n",
                         "size", "count", "type", "redop", "root", "time", "algbw", "busbw", "#wrong", "time",

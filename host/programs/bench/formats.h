@@ -8,8 +8,9 @@
 
 namespace gdx::bench {
 
-// Lines that a reader of the figures must not miss: damaged bytes, slots written without a credit, a run that
-// ended early. Every layout has them, as comments that begin with "# ".
+// Lines that a reader of the figures must not miss: damaged bytes, slots written without a credit, cases
+// without figures, a run that ended early. Every layout has them and the conditions, as comments that begin
+// with "# ".
 [[nodiscard]] std::vector<std::string> warnings(const nlohmann::ordered_json& document);
 
 // The table of gdx, at most 100 columns wide, with the conditions above and ratios to pull below.

@@ -12,6 +12,14 @@ constexpr unsigned kBlockThreads = 128;
 // measured.
 GDX_DEVICE std::uint64_t read_clock(bool leads) { return leads ? exec::now_ns() : 0; }
 GDX_DEVICE std::uint64_t read_ticks(bool leads) { return leads ? exec::now_cycles() : 0; }
+// Leaves out the making of a block's threads, which may cost more than its messages.
+GDX_DEVICE std::uint64_t read_cpu([[maybe_unused]] bool leads) {
+#if defined(__CUDACC__)
+  return 0;
+#else
+  return leads ? process_cpu_ns() : 0;
+#endif
+}
 
 // Requests messages of a thread of the host, which owns the endpoint; the kernel has words of host memory
 // only.
@@ -92,7 +100,8 @@ GDX_DEVICE Status stream_messages(P& poster, const Load& load, LaneOutcome& outc
 
 template <bool Answered, typename P>
 GDX_DEVICE void run_lane(P& poster, const Lane& lane, const Load& load, LaneOutcome* outcome) {
-  LaneOutcome result = {Status::kOk, 0, 0, 0, 0, 0, 0};
+  LaneOutcome result{};
+  result.begin_cpu_ns = read_cpu(poster.leads());
   if (load.sends) {
     // A put with a signal is complete when the peer's answer has come.
     const auto run = [&](std::uint64_t m) {
@@ -113,18 +122,21 @@ GDX_DEVICE void run_lane(P& poster, const Lane& lane, const Load& load, LaneOutc
   }
   if (result.status == Status::kOk && (!load.sends || load.awaits_peer))
     result.status = poster.wait(kDone, load.first_sequence);
+  result.end_cpu_ns = read_cpu(poster.leads());
   if (poster.leads()) *outcome = result;
 }
 
 template <Mode M, Scope S>
 __global__ void run_collective(const Lane* lanes, Load load, LaneOutcome* outcomes) {
-  LaneOutcome result = {Status::kOk, 0, 0, 0, 0, 0, 0};
+  LaneOutcome result{};
   Collective<M, S> all(lanes, load);
   const bool leads = exec::thread_rank<S>() == 0;
+  result.begin_cpu_ns = read_cpu(leads);
   const auto run = [&](std::uint64_t m) { return all.run(m); };
   result.status = time_messages(all.status(), leads, run, lanes[0], load, result);
   if (result.status == Status::kOk) result.status = all.flush();
   result.lane = all.failed_lane();
+  result.end_cpu_ns = read_cpu(leads);
   if (leads) *outcomes = result;
 }
 

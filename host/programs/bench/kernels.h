@@ -1,9 +1,19 @@
 // The kernels of `gdx bench`: one source for the CPU layer and a GPU.
 #pragma once
 
+#include <cstdint>
+#include <ctime>
+
 #include "host/programs/bench/load.h"
 
 namespace gdx::bench {
+
+// Processor time of all threads of this process.
+inline std::uint64_t process_cpu_ns() {
+  timespec ts{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &ts);
+  return static_cast<std::uint64_t>(ts.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(ts.tv_nsec);
+}
 
 // Runs one block for each of load.endpoints lanes, or one for all lanes of a collective, to its end. `lanes`
 // and `outcomes` are memory that kernels reach. Errors: what launch() returns; a lane's own are in its

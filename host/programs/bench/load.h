@@ -89,6 +89,9 @@ struct LaneOutcome {
   // The same moments by exec::now_cycles(), whose resolution is finer than that of a GPU's ns. Of latency.
   std::uint64_t begin_ticks;
   std::uint64_t end_ticks;
+  // Processor time of the process when the block began and ended; 0 on a GPU.
+  std::uint64_t begin_cpu_ns;
+  std::uint64_t end_cpu_ns;
 };
 
 // Returns the length of a tick, as the lane's whole time gives it; 1 where that is too short for its clocks.

@@ -166,6 +166,7 @@ std::string peers_table(const Json& document) {
                                                                       {"GB/s", "gigabytes_per_s/median"},
                                                                       {"latency of", "latency_of"},
                                                                       {"rounds", "rounds"},
+                                                                      {"messages", "messages"},
                                                                       {"ratio to pull", "ratio_to_pull/says"},
                                                                       {"endpoints", "endpoints"},
                                                                       {"depth", "depth"},
@@ -264,8 +265,8 @@ std::string page(const Json& document, const ChartLibrary& library) {
       "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
       "<title>gdx bench: {0}</title>\n<style>{1}</style></head><body>\n<h1>gdx bench</h1>\n"
-      "<p>Measured on {0}. Made again by <code>{2}</code></p>\n",
-      on, kPageStyle, shown(document.at("command")));
+      "<p>Measured on {0}, begun {3}. Made again by <code>{2}</code></p>\n",
+      on, kPageStyle, shown(document.at("command")), shown(document.at("begun")));
   for (const std::string& line : warnings(document))
     text += fmt::format("<p class=\"warn\">{}</p>\n", escaped(line));
   text += chart(library) + measured_tables(document) + peers_table(document) + modelled_table(document) +

@@ -6,6 +6,7 @@
 #include <cctype>
 #include <cmath>
 #include <iterator>
+#include <numeric>
 #include <sstream>
 
 #include "host/programs/bench/document.h"
@@ -300,6 +301,9 @@ Json peer_row(const PeerRun& run, const std::vector<PeerFigures>& rounds, const 
   row["series"] =
       fmt::format("measured on {}, by a CPU: {} {}", where, run.program, fmt::join(run.options, " "));
   row["rounds"] = rounds.size();
+  row["messages"] =
+      std::accumulate(rounds.begin(), rounds.end(), std::uint64_t{0},
+                      [](std::uint64_t sum, const PeerFigures& one) { return sum + one.iterations; });
   row["latency_of"] = nullptr;
   row["latency_us"] = nullptr;
   row["messages_per_s"] = nullptr;

@@ -74,8 +74,8 @@ Result<Test> parse_test(const std::string& text) {
     }
   }
   return fail(Status::kInvalidArgument,
-              fmt::format("'{}' is no benchmark: use {}, {}", text, fmt::join(all_tests(), ", "),
-                          fmt::join(collective_tests(), ", ")));
+              fmt::format("'{}' is no benchmark, and no host that has an address: use {}, {}", text,
+                          fmt::join(all_tests(), ", "), fmt::join(collective_tests(), ", ")));
 }
 
 Result<std::uint64_t> parse_size(std::string_view text) {
@@ -148,11 +148,28 @@ Result<void> check_ranks(const Plan& plan, const std::string& test, Operation op
   return {};
 }
 
-// Adds the cases of one test and size, but inline no longer one than a put may be. Only puts and gets may
-// share a doorbell, and only where several messages are posted between two flushes.
+// Only puts and gets may share a doorbell, and only where several messages are posted between two flushes.
+bool has_batches(const Test& test) {
+  return test.measure == Measure::kBandwidth &&
+         (test.operation == Operation::kPut || test.operation == Operation::kGet);
+}
+
+// Refuses batches that a window ends before they are whole.
+Result<void> check_batches(const Plan& plan, const Test& test) {
+  if (!has_batches(test) || plan.batches.empty() || plan.depths.empty()) return {};
+  const std::uint64_t batch = std::ranges::max(plan.batches);
+  const std::uint64_t depth = std::ranges::min(plan.depths);
+  if (batch <= depth) return {};
+  return fail(Status::kInvalidArgument,
+              fmt::format("--batch: '{}': a window of --depth {} has fewer messages: use at most {}, or a "
+                          "greater depth",
+                          batch, depth, depth));
+}
+
+// Adds the cases of one test and size, but inline no longer one than a put may be.
 void add_cases(const Plan& plan, const Case& begun, const std::vector<Way>& ways, std::vector<Case>& cases) {
   const bool many = begun.measure == Measure::kBandwidth;
-  const bool batches = many && (begun.operation == Operation::kPut || begun.operation == Operation::kGet);
+  const bool batches = has_batches({begun.operation, begun.measure});
   const std::vector<std::uint64_t> one = {1};
   for (const std::uint64_t endpoints : plan.endpoints) {
     for (const std::uint64_t depth : many ? plan.depths : one) {
@@ -162,7 +179,7 @@ void add_cases(const Plan& plan, const Case& begun, const std::vector<Way>& ways
           Case item = begun;
           item.endpoints = static_cast<std::uint32_t>(endpoints);
           item.depth = static_cast<std::uint32_t>(depth);
-          item.batch = static_cast<std::uint32_t>(std::min(batch, depth));
+          item.batch = static_cast<std::uint32_t>(batch);
           item.both_ways = plan.both_ways && many;
           item.way = way;
           for (const auto& doorbell : doorbells_of(plan, item)) {
@@ -241,6 +258,7 @@ Result<std::vector<Case>> cases_of(const Plan& plan) {
   for (const std::string& text : plan.tests) {
     const auto test = GDX_TRY(parse_test(text));
     GDX_TRY(check_ranks(plan, text, test.operation));
+    GDX_TRY(check_batches(plan, test));
     std::vector<std::uint64_t> sizes = plan.sizes_bytes;
     if (test.operation == Operation::kFetchAdd) sizes = {8};
     for (const std::uint64_t bytes : sizes) {

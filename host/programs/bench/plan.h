@@ -21,6 +21,9 @@ inline constexpr std::uint32_t kMaxEndpoints = 64;
 inline constexpr std::uint32_t kMaxDepth = 4096;
 inline constexpr std::uint32_t kMaxRounds = 100;
 inline constexpr std::uint64_t kMaxMessages = 1'000'000;
+// Least messages of each endpoint in a sample, where the time decides. A case for which they do not fit has
+// no figure.
+inline constexpr std::uint64_t kLeastTimedMessages = 50;
 inline constexpr std::uint32_t kMaxWorkers = 256;
 inline constexpr int kNobody = -1;
 inline constexpr char kGpuMemory[] = "gpu";

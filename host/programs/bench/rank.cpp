@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <signal.h>
-#include <sys/resource.h>
 
 #include <algorithm>
 #include <atomic>
@@ -36,16 +35,6 @@ int progress_and_die() {
   static std::atomic<int> steps = 0;
   if (++steps == kStepsToLive) raise(SIGKILL);
   return progress();
-}
-
-std::uint64_t process_cpu_ns() {
-  rusage used{};
-  getrusage(RUSAGE_SELF, &used);
-  const auto ns = [](const timeval& time) {
-    return static_cast<std::uint64_t>(time.tv_sec) * 1'000'000'000 +
-           static_cast<std::uint64_t>(time.tv_usec) * 1000;
-  };
-  return ns(used.ru_utime) + ns(used.ru_stime);
 }
 
 // Counters that a sample is the difference of.
@@ -186,6 +175,7 @@ struct Rank::Impl {
   Result<void> check(std::uint32_t lane, const Load& load, Sent sent, Share& share);
   Result<void> verify_collective(const Load& load, Share& share);
   Result<void> verify(const Load& load, Share& share);
+  [[nodiscard]] std::uint64_t cpu_of_blocks(const Load& load) const;
   [[nodiscard]] Share share_of(const Load& load, const Counters& before) const;
   void add_latencies(const Load& load, Sample& into) const;
   // Pools whose scheduler runs in this process: gdxd counts each question as a request.
@@ -431,9 +421,21 @@ Result<void> Rank::Impl::verify(const Load& load, Share& share) {
   return {};
 }
 
+// Returns the processor time of the process from the first block's begin to the last one's end.
+std::uint64_t Rank::Impl::cpu_of_blocks(const Load& load) const {
+  std::uint64_t begin_ns = outcomes[0].begin_cpu_ns;
+  std::uint64_t end_ns = outcomes[0].end_cpu_ns;
+  for (std::uint32_t i = 1; i < load.endpoints; ++i) {
+    begin_ns = std::min(begin_ns, outcomes[i].begin_cpu_ns);
+    end_ns = std::max(end_ns, outcomes[i].end_cpu_ns);
+  }
+  return end_ns - begin_ns;
+}
+
 Share Rank::Impl::share_of(const Load& load, const Counters& before) const {
   Counters spent = read_counters(*hca, endpoints);
   spent.cpu_ns -= before.cpu_ns;
+  if (!kernels_run_on_gpu()) spent.cpu_ns = cpu_of_blocks(load);
   spent.stalls -= before.stalls;
   spent.retransmissions -= before.retransmissions;
   spent.pcie_reads -= before.pcie_reads;
@@ -545,15 +547,14 @@ Result<Share> Rank::Impl::pass(World& world, const Case& item, Load load, bool d
 Result<Sample> Rank::run(World& world, const Case& item, std::uint64_t messages, bool die) {
   const auto wanted = GDX_TRY(world.allgather_value(messages, kExchangeTimeoutNs));
   const std::uint64_t counted = wanted[kReportingRank];
-  // In whole windows, and of a payload of its own: what it leaves at the target is wrong for those that
-  // count.
-  const std::uint64_t warmup =
-      (std::clamp<std::uint64_t>(counted / 10, 1, 1000) + item.depth - 1) / item.depth;
+  if (counted == 0) return Sample{};
+  // Of a payload of its own: what it leaves at the target is wrong for those that count.
+  const std::uint64_t warmup = warmup_of(counted, item.depth);
   const auto kind = std::ranges::find(impl_->kinds, kind_of(item)) - impl_->kinds.begin();
   impl_->first_endpoint = static_cast<std::uint32_t>(kind) * impl_->lane_count;
   const Load load = impl_->load_of(item, counted);
   std::vector<Occupancy> occupancy;
-  const Share dropped = GDX_TRY(impl_->pass(world, item, impl_->load_of(item, warmup * item.depth), false,
+  const Share dropped = GDX_TRY(impl_->pass(world, item, impl_->load_of(item, warmup), false,
                                             load.sends && !load.latency ? &occupancy : nullptr));
   Share mine = GDX_TRY(impl_->pass(world, item, load, die));
   mine.dropped_bad_bytes = dropped.bad_bytes;

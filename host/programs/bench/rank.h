@@ -20,6 +20,12 @@ namespace gdx::bench {
 // Most messages of a sample, where the time decides: beyond it quantiles gain nothing.
 inline constexpr std::uint64_t kMostTimedMessages = 20'000;
 
+// Messages of each endpoint that warm a sample of `counted` up: a tenth, in whole windows.
+constexpr std::uint64_t warmup_of(std::uint64_t counted, std::uint32_t depth) {
+  const std::uint64_t tenth = counted < 20 ? 1 : counted < 10'000 ? counted / 10 : 1000;
+  return (tenth + depth - 1) / depth * depth;
+}
+
 // One round of one case, as the reporting rank has it: sums over all ranks, unless it says otherwise.
 struct Sample {
   std::uint64_t messages = 0;
@@ -58,8 +64,8 @@ class Rank {
   [[nodiscard]] static Result<Rank> connect(Hca hca, const Gpus& gpus, World& world, const Plan& plan,
                                             const std::vector<Case>& cases);
 
-  // Collective. `messages` of the reporting rank counts. `die`: this rank kills itself meanwhile. Errors:
-  // those of the kernel, naming the rank that failed, and of the world.
+  // Collective. `messages` of the reporting rank counts; 0 runs nothing. `die`: this rank kills itself
+  // meanwhile. Errors: those of the kernel, naming the rank that failed, and of the world.
   [[nodiscard]] Result<Sample> run(World& world, const Case& item, std::uint64_t messages, bool die);
 
   [[nodiscard]] const Hca& hca() const;

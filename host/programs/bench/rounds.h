@@ -15,19 +15,38 @@ namespace gdx::bench {
 // A sample's line of the journal.
 [[nodiscard]] nlohmann::ordered_json to_json(std::size_t index, std::uint32_t round, const Sample& sample);
 
-// Estimates how many messages fit into a sample's share of the time, from a first round of few messages.
+// Divides the time among samples, by what messages of samples that are dropped have cost.
 class Budget {
  public:
-  Budget(const Plan& plan, std::size_t cases);
+  Budget(const Plan& plan, const std::vector<Case>& cases);
 
-  [[nodiscard]] std::uint64_t few(const Case& item) const;
-  void learn(std::size_t index, const Case& item, const Sample& sample, std::uint64_t wall_ns);
-  [[nodiscard]] std::uint64_t messages(std::size_t index) const { return messages_[index]; }
+  // Returns the messages of the next sample that estimates a case, each several times as many as the one
+  // before; 0: enough is known.
+  [[nodiscard]] std::uint64_t next(std::size_t index) const;
+  void learn(std::size_t index, std::uint64_t messages, const Sample& sample, std::uint64_t wall_ns);
+  // Gives all cases their least messages, and what is left to those that gain by it. Where the time is too
+  // short for that, the dearest get none, together with those that differ in the way alone, but some case
+  // always gets some.
+  void divide(std::uint64_t spent_ns);
+  // Returns the messages of a sample; 0: none fit into the time, or nothing is known of the case.
+  [[nodiscard]] std::uint64_t messages(std::size_t index) const { return cases_[index].messages; }
 
  private:
+  struct Cost {
+    Case item;
+    std::uint64_t tried = 0;     // messages of the last sample that estimated
+    double of_one_ns = 0;        // of a message
+    double beside_ns = 0;        // of a sample, beside its messages and those that warm it up
+    double wall_ns = 0;          // of the last sample
+    std::uint64_t messages = 0;  // of a sample
+    [[nodiscard]] std::uint64_t least() const;
+    [[nodiscard]] double ns(std::uint64_t count) const;
+    [[nodiscard]] std::uint64_t fitting(double share_ns) const;
+  };
   std::uint64_t fixed_;
-  double share_ns_;
-  std::vector<std::uint64_t> messages_;
+  double all_ns_;
+  double rounds_;
+  std::vector<Cost> cases_;
 };
 
 // On a terminal a bar that overwrites itself, elsewhere a line for each tenth.

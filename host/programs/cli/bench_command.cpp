@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <netdb.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -59,6 +60,7 @@ struct BenchOptions {
   std::string preset;
   std::vector<std::string> models;            // path classes
   std::vector<std::string> compared;          // two files
+  std::string from;                           // a file
   std::vector<command_line::Option> options;  // that presets set unless they are given
   bool listens = false;
   bool dials = false;  // a HOST
@@ -101,10 +103,19 @@ void apply_presets(BenchOptions& options) {
   if (options.all_sizes) imply<std::string>(options, "--size", options.sizes, kAllSizes);
 }
 
-// Returns whether a word names a host. Benchmarks of two ranks have a '_', which names of hosts have not.
+bool has_address(const std::string& host) {
+  addrinfo* list = nullptr;
+  if (getaddrinfo(host.c_str(), nullptr, nullptr, &list) != 0) return false;
+  freeaddrinfo(list);
+  return true;
+}
+
+// Returns whether a word names a host. Benchmarks of two ranks have a '_', which names of hosts have not;
+// other words without a dot may be benchmarks' names, mistyped.
 bool is_host(const std::string& word) {
-  return word.find_first_of(".:") != std::string::npos ||
-         (word.find('_') == std::string::npos && std::ranges::count(bench::collective_tests(), word) == 0);
+  if (word.find_first_of(".:") != std::string::npos) return true;
+  return word.find('_') == std::string::npos && std::ranges::count(bench::collective_tests(), word) == 0 &&
+         has_address(word);
 }
 
 // Tells where two nodes meet, and what to start at the other one.
@@ -298,7 +309,7 @@ Result<int> measure(BenchOptions& options, nlohmann::ordered_json& document) {
   if (text.find("\"conditions\"") == std::string::npos) return status;  // rank 1, or ended before it measured
   const auto cases = GDX_TRY(bench::cases_of(options.plan));
   document = bench::make_document(options.plan, cases, text, options.command, why_ended(status));
-  return status == 0 && !document["whole"].get<bool>() ? kExitFailure : status;
+  return status;
 }
 
 Result<void> write_files(const BenchOptions& options, const bench::ChartLibrary& library,
@@ -336,6 +347,22 @@ Result<int> keep(BenchOptions& options, const bench::ChartLibrary& library, nloh
   if (written && !options.models.empty()) note(write_files(options, library, document));
   if (!first) print_document(options, document);
   return status;
+}
+
+// Prints a kept document anew, measures and models nothing.
+Result<int> reprint(const BenchOptions& options) {
+  const auto library = GDX_TRY(bench::find_chart_library(options.chart_library));
+  GDX_TRY(try_file(options.report));
+  const auto document = GDX_TRY(bench::read_document(options.from));
+  try {
+    GDX_TRY(write_files(options, library, document));
+    print_document(options, document);
+  } catch (const nlohmann::json::exception& error) {
+    return fail(Status::kInvalidArgument,
+                fmt::format("{}: no result of gdx bench ({}): make one by gdx bench --output", options.from,
+                            error.what()));
+  }
+  return 0;
 }
 
 Result<int> run_bench(BenchOptions& options) {
@@ -416,8 +443,7 @@ void add_plan_options(command_line::Command command, BenchOptions& options) {
                    "Damage one byte before it is checked: the run must fail");
 }
 
-// Returns --compare.
-command_line::Option add_output_options(command_line::Command command, BenchOptions& options) {
+void add_output_options(command_line::Command command, BenchOptions& options) {
   command
       .add_option("--format", options.format, "gdx, or the layout of perftest, nvshmem or nccl-tests (gdx)")
       .check(one_of({"gdx", "perftest", "nvshmem", "nccl-tests"}));
@@ -438,8 +464,10 @@ command_line::Option add_output_options(command_line::Command command, BenchOpti
                   "Modelled series beside it: a list of path classes (a page has all)")
       .list(',', kMaxWords)
       .check(one_of({"PIX", "PXB", "PHB", "NODE", "SYS"}));
-  return command.add_option("--compare", options.compared,
-                            "Two files of --output: what differs beyond noise; nothing is run");
+  command.add_option("--compare", options.compared,
+                     "Two files of --output: what differs beyond noise; nothing is run");
+  command.add_option("--from", options.from, "A file of --output to print or --report anew; nothing is run")
+      .check(command_line::not_empty("the name of a file"));
 }
 
 }  // namespace
@@ -469,7 +497,7 @@ void add_bench_command(command_line::Command app, const std::string& command_tex
                   "and scopes")
       .check(one_of({"deepep", "nvshmem"}));
   add_plan_options(command, *options);
-  const command_line::Option compare = add_output_options(command, *options);
+  add_output_options(command, *options);
   command.add_flag("--peers", options->plan.peers,
                    "Standard benchmarks (perftest, UCX, libfabric) take turns on the same HCA");
   command.add_flag("--gpu", options->on_gpu,
@@ -484,12 +512,13 @@ void add_bench_command(command_line::Command app, const std::string& command_tex
   command.show_examples({"gdx bench --quick", "gdx bench put_bw -s 8:1M -n 1000 -q 4",
                          "gdx bench put_lat get_lat --modes pull,push,proxy --output a.json",
                          "gdx bench put_bw --depth 1,16,64 --format perftest",
-                         "gdx bench --quick --report bench.html", "gdx bench --compare a.json b.json"});
+                         "gdx bench --quick --report bench.html", "gdx bench --from a.json --report a.html",
+                         "gdx bench --compare a.json b.json"});
   command.when_chosen([=, &exit_status] {
-    if (compare.given()) {
-      const auto compared = compare_files(*options);
-      if (!compared) static_cast<void>(report(compared.error()));
-      exit_status = compared ? *compared : command_line::kExitUsage;
+    if (!options->compared.empty() || !options->from.empty()) {
+      const auto done = options->from.empty() ? compare_files(*options) : reprint(*options);
+      if (!done) static_cast<void>(report(done.error()));
+      exit_status = done ? *done : command_line::kExitUsage;
       return;
     }
     if (const auto done = complete_plan(*options); !done) {

@@ -140,6 +140,18 @@ TEST(Document, run_that_was_cut_off_keeps_what_was_measured_and_says_so) {
   EXPECT_EQ(document["ended_by"], "rank 1 failed rank 0: peer unreachable; status 1");
 }
 
+// Ranks that ended well may have had no time for all of the plan.
+TEST(Document, run_without_all_rounds_or_figures_is_not_whole) {
+  EXPECT_FALSE(sample_document(6)["whole"]);
+  EXPECT_EQ(sample_document(6)["ended_by"], "no time for all of its plan: allow more --seconds");
+  std::string journal = std::string(kConditionsLine) + "\n{\"no_figure\":1}\n";
+  for (int round = 1; round <= 7; ++round) journal += sample_line(0, round, 2000, 1).dump() + "\n";
+  journal += "{\"end\":true,\"staging_violations\":0}\n";
+  const Json document = document_of(journal);
+  EXPECT_EQ(document["without_figure"].dump(), R"(["put lat push 8 B warp x1 depth 1 batch 1"])");
+  EXPECT_FALSE(document["whole"]);
+}
+
 TEST(Document, modelled_figures_are_a_series_of_their_own) {
   Json document = sample_document();
   const Json measured = document["rows"];
@@ -178,8 +190,8 @@ TEST_F(DocumentFile, is_read_as_it_was_written) {
 TEST_F(DocumentFile, which_is_none_is_refused) {
   EXPECT_THAT(error_of("rubbish"), HasSubstr("no result of gdx bench: make one"));
   EXPECT_THAT(error_of("{}"), HasSubstr("no result of gdx bench: make one"));
-  EXPECT_THAT(error_of(R"({"gdx_bench":2,"rows":[]})"), HasSubstr("of version 2, this gdx reads version 1"));
-  EXPECT_THAT(error_of(R"({"gdx_bench":1,"rows":[{"operation":1}]})"), HasSubstr("no result of gdx bench"));
+  EXPECT_THAT(error_of(R"({"gdx_bench":1,"rows":[]})"), HasSubstr("of version 1, this gdx reads version 2"));
+  EXPECT_THAT(error_of(R"({"gdx_bench":2,"rows":[{"operation":1}]})"), HasSubstr("no result of gdx bench"));
   EXPECT_THAT(read_document("/nonexistent/a.json").error().message, HasSubstr("cannot be read"));
 }
 

@@ -69,11 +69,13 @@ std::vector<std::map<std::string, double>> parse_perftest(const std::string& tex
 TEST(Table, is_100_columns_wide_and_labelled) {
   const std::string text = table(sample_document());
   for (const std::string& line : lines_of(text)) EXPECT_LE(line.size(), 100u) << line;
-  EXPECT_THAT(text, HasSubstr("measured on the software HCA, kernels on the CPU layer\n"));
+  EXPECT_THAT(
+      text,
+      HasSubstr("measured on the software HCA, kernels on the CPU layer; begun 2026-11-30T08:15:00Z\n"));
   EXPECT_THAT(text, HasSubstr("rank 1, where it differs: address: 10.0.0.2\n"));
   EXPECT_THAT(text, HasSubstr("0.5 [0.5, 0.5]"));
   EXPECT_THAT(text, HasSubstr("every one right"));
-  EXPECT_THAT(text, HasSubstr("intervals from 7 rounds, of level 0.9844\n"));
+  EXPECT_THAT(text, HasSubstr("7 of 7 rounds, of 100 messages or more; intervals of level 0.9844\n"));
   EXPECT_THAT(text, testing::Not(HasSubstr("PARTIAL")));
 }
 
@@ -93,7 +95,7 @@ TEST(Table, tells_how_many_ratios_chance_would_give) {
 }
 
 TEST(Table, has_a_dash_for_a_quantile_of_too_few_messages) {
-  EXPECT_THAT(table(sample_document()), testing::ContainsRegex("put +pull +8 B +2.08 .* +- +- +2.14 "));
+  EXPECT_THAT(table(sample_document()), testing::ContainsRegex("put +pull +8 B +700 +2.08 .* +- +- +2.14 "));
 }
 
 // Of all layouts, because scripts read them without the table's last lines.
@@ -115,11 +117,23 @@ TEST(Layouts, say_that_a_run_is_partial_or_that_bytes_are_wrong) {
   }
 }
 
-TEST(Table, says_that_there_was_no_time_for_all_rounds) {
-  EXPECT_THAT(
-      table(sample_document(3)),
-      HasSubstr("intervals from 3 rounds, of level 0.75; for 7 there was no time: allow more --seconds\n"));
-  EXPECT_THAT(table(sample_document(3, false)), HasSubstr("intervals from 3 rounds, of level 0.75\n"));
+// Each figure stands beside its number of messages, and each layout tells when and where it was measured.
+TEST(Layouts, tell_messages_time_and_conditions) {
+  const auto document = sample_document(3);
+  EXPECT_THAT(table(document),
+              HasSubstr("\n3 of 7 rounds, of 100 messages or more; intervals of level 0.75\n"));
+  EXPECT_THAT(table(document), testing::ContainsRegex("\nput +pull +8 B +300 +2.04 "));
+  EXPECT_THAT(table(document), testing::ContainsRegex("\nput +push +4 KiB +300 +1.961e"));
+  for (const std::string& text :
+       {csv(document), perftest(document), nvshmem(document, false), nccl_tests(document)}) {
+    EXPECT_THAT(
+        text,
+        HasSubstr("# measured on the software HCA, kernels on the CPU layer; begun 2026-11-30T08:15:00Z\n"));
+    EXPECT_THAT(text, HasSubstr("# rank 1, where it differs: address: 10.0.0.2\n"));
+    EXPECT_THAT(text, HasSubstr("# 3 of 7 rounds, of 100 messages or more; "));
+  }
+  for (const std::string& text : {nvshmem(document, false), nvshmem(document, true), nccl_tests(document)})
+    EXPECT_THAT(text, HasSubstr("# messages of each row: 300, 300\n"));
 }
 
 TEST(Perftest, rows_are_read_by_its_columns) {
@@ -228,7 +242,7 @@ TEST(NcclTests, collectives_have_the_size_and_busbw_of_their_kind) {
                                          "4096 1024 float sum -1 10.00 0.41 0.61 0"));
   const std::string text = table(document);
   EXPECT_THAT(text, HasSubstr("\ntime of a round, us: 4 ranks, warp scope\n"));
-  EXPECT_THAT(text, testing::ContainsRegex("\nallreduce +pull +4 KiB +10 .* 0.4096 +0.6144 "));
+  EXPECT_THAT(text, testing::ContainsRegex("\nallreduce +pull +4 KiB +100 +10 .* 0.4096 +0.6144 "));
   EXPECT_THAT(nvshmem(document, false), HasSubstr("gdx_alltoall_pull_ranks4"));
 }
 
@@ -253,7 +267,8 @@ TEST(Csv, every_row_has_the_columns_of_the_first_line) {
                                   {"bytes", 8},
                                   {"latency_us", 1.5},
                                   {"messages_per_s", 2.0}});
-  const auto lines = lines_of(csv(document));
+  auto lines = lines_of(csv(document));
+  std::erase_if(lines, [](const std::string& line) { return line.starts_with("# "); });
   ASSERT_EQ(lines.size(), 10u);
   // Commas in quotes separate nothing.
   const auto cells = [](const std::string& line) {

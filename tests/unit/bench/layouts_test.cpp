@@ -56,8 +56,10 @@ std::string journal_of(const Plan& plan, int rounds) {
                           {"processors", "0-3,8,12-15,20-23,28-31,36-39,44-47,52-55,60-63,68-71,76-79,84-87"},
                           {"address", "10.0.0." + std::to_string(rank)}});
   }
-  Json begun = {
-      {"conditions", conditions}, {"measured_on", "HCA mlx5_0, kernels on N"}, {"hca", "HCA mlx5_0"}};
+  Json begun = {{"begun", "2026-11-30T08:15:00Z"},
+                {"conditions", conditions},
+                {"measured_on", "HCA mlx5_0, kernels on N"},
+                {"hca", "HCA mlx5_0"}};
   std::string text = begun.dump() + "\n";
   const auto cases = cases_of(plan).value();
   for (int round = 1; round <= rounds; ++round) {
@@ -123,7 +125,8 @@ TEST(Layouts, of_a_damaged_and_partial_run_of_other_doorbells_and_queues) {
   Json line = line_of(0, 4, 2);
   line["bad_bytes"] = 5;
   line["pcie_reads"] = nullptr;
-  journal += line.dump() + "\n{\"dropped\":1,\"bad_bytes\":6}\n{\"dropped\":1,\"bad_bytes\":1}\n";
+  journal +=
+      line.dump() + "\n{\"no_figure\":1}\n{\"dropped\":1,\"bad_bytes\":6}\n{\"dropped\":1,\"bad_bytes\":1}\n";
   Json document = document_of(journal, plan);
   document["staging_violations"] = 3;
   expect_text("damaged.txt", all_layouts(document));
@@ -135,6 +138,7 @@ TEST(Layouts, of_collectives) {
   plan.ways = {"push"};
   plan.sizes_bytes = {12};
   plan.ranks = 3;
+  plan.rounds = 2;
   expect_text("collectives.txt", all_layouts(document_of(journal_of(plan, 2) + kEnd, plan)));
 }
 
@@ -155,7 +159,7 @@ TEST(Page, has_each_figure_with_its_place) {
   expect_text("page.txt", body_of(text));
   const std::string scripts = text.substr(text.find("<script type="));
   EXPECT_TRUE(scripts.starts_with(
-      "<script type=\"application/json\" id=\"data\">{\"gdx_bench\":1,\"command\":\"gdx bench "
+      "<script type=\"application/json\" id=\"data\">{\"gdx_bench\":2,\"command\":\"gdx bench "
       "\\u003c\\\"&\\\">\""));
   EXPECT_NE(scripts.find("</script>\n<script>the library</script>\n<script>\n'use strict';"),
             std::string::npos);

@@ -268,7 +268,7 @@ TEST(Peers, rounds_become_a_labelled_row_with_a_ratio) {
   const auto apart = document_of(journal, plan)["peers"][0];
   EXPECT_TRUE(apart["ratio_to_pull"].is_null()) << "of payload in different memory";
   EXPECT_THAT(apart["series"].get<std::string>(), HasSubstr("HCA, payload in host memory, by a CPU"));
-  EXPECT_THAT(table(document), HasSubstr("\nib_write_lat   put_signal      8 B        18 "));
+  EXPECT_THAT(table(document), HasSubstr("\nib_write_lat  put_signal      8 B    12000        18 "));
   EXPECT_THAT(table(document), HasSubstr("put_signal lat ib_write_lat 8 B CPU x1 depth 1 batch 1"));
   EXPECT_THAT(
       csv(document),

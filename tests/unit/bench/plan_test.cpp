@@ -38,15 +38,14 @@ TEST(Plan, product_has_each_case_once) {
   plan.sizes_bytes = {8, 4096};
   plan.scopes = {"thread", "warp", "block"};
   plan.endpoints = {1, 4};
-  plan.depths = {1, 64};
+  plan.depths = {8, 64};
   plan.batches = {1, 8};
   const auto cases = cases_of(plan);
   ASSERT_TRUE(cases) << cases.error().message;
   std::set<std::string> keys;
   for (const Case& item : *cases) keys.insert(key_of(item));
   EXPECT_GT(cases->size(), 300u);
-  // Of a window of one message, batches of 1 and 8 are the same.
-  EXPECT_LE(keys.size(), cases->size());
+  EXPECT_EQ(keys.size(), cases->size());
   for (const Case& item : *cases) {
     const bool no_payload = item.operation == Operation::kGet || item.operation == Operation::kFetchAdd;
     const bool one_way = item.way == Way::kNic || item.way == Way::kProxy;
@@ -82,6 +81,24 @@ TEST(Plan, names_are_those_of_the_command_line) {
   EXPECT_THAT(all_ways(), ElementsAre("pull", "push", "inline", "bounce", "auto", "proxy"));
 }
 
+TEST(Plan, batch_that_no_window_holds_is_refused) {
+  Plan plan;
+  plan.sizes_bytes = {8};
+  plan.depths = {16, 4};
+  plan.batches = {1, 5};
+  for (const char* const without : {"put_lat", "put_signal_bw"}) {
+    plan.tests = {without};
+    EXPECT_TRUE(cases_of(plan)) << without;
+  }
+  plan.tests = {"get_bw"};
+  const auto refused = cases_of(plan);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().message,
+            "--batch: '5': a window of --depth 4 has fewer messages: use at most 4, or a greater depth");
+  plan.batches = {4};
+  EXPECT_TRUE(cases_of(plan));
+}
+
 // Batches are of puts and gets, windows and both directions of bandwidth alone.
 TEST(Plan, each_case_has_the_conditions_of_its_kind) {
   Plan plan;
@@ -91,7 +108,7 @@ TEST(Plan, each_case_has_the_conditions_of_its_kind) {
   plan.scopes = {"thread"};
   plan.endpoints = {3};
   plan.depths = {2};
-  plan.batches = {1, 5};
+  plan.batches = {1, 2};
   plan.both_ways = true;
   EXPECT_THAT(keys_of(plan), ElementsAre("put bw proxy 32 B thread x3 depth 2 batch 1 both ways",
                                          "put bw push 32 B thread x3 depth 2 batch 1 both ways",
@@ -232,7 +249,8 @@ TEST(Plan, unknown_words_are_refused_with_the_known_ones) {
   Plan plan;
   plan.sizes_bytes = {8};
   plan.tests = {"teleport_bw"};
-  EXPECT_THAT(cases_of(plan).error().message, HasSubstr("'teleport_bw' is no benchmark: use put_lat, "));
+  EXPECT_THAT(cases_of(plan).error().message,
+              HasSubstr("'teleport_bw' is no benchmark, and no host that has an address: use put_lat, "));
   plan.tests = {"put_bw"};
   plan.ways = {"teleport"};
   EXPECT_THAT(cases_of(plan).error().message, HasSubstr("'teleport' is no mode: use pull, push"));

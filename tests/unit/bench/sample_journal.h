@@ -36,7 +36,8 @@ inline nlohmann::ordered_json sample_line(std::size_t index, int round, double m
 }
 
 inline constexpr char kConditionsLine[] =
-    R"({"conditions":[{"host":"a","address":"10.0.0.1","gpu":null},{"host":"a","address":"10.0.0.2","gpu":null}],)"
+    R"({"begun":"2026-11-30T08:15:00Z",)"
+    R"("conditions":[{"host":"a","address":"10.0.0.1","gpu":null},{"host":"a","address":"10.0.0.2","gpu":null}],)"
     R"("measured_on":"the software HCA, kernels on the CPU layer","hca":"the software HCA"})";
 
 // put_lat and put_bw of 8 B and 4 KiB, by pull and by push, which takes half the time.
