@@ -52,6 +52,7 @@ struct Endpoint::Impl {
         lid(the_hca.lid()),
         grh_required(the_hca.grh_required()),
         mtu_bytes(the_hca.path_mtu_bytes()),
+        order_forced(the_hca.routing().order_forced),
         daemon(the_hca.daemon()),
         options(resolved_options),
         memory(std::move(queue_memory)) {}
@@ -68,7 +69,7 @@ struct Endpoint::Impl {
   Result<void> ring_for_kernels();
   Result<void> move_kernel_words(const Gpu& gpu);
   Result<void> store_handle();
-  Result<void> check_order();
+  [[nodiscard]] Result<bool> shows_force() const;
   Result<void> fence_signals(DataOrder at_peer);
   [[nodiscard]] EndpointHandle make_handle() const;
 
@@ -78,6 +79,7 @@ struct Endpoint::Impl {
   std::uint16_t lid;  // 0: Ethernet
   bool grh_required;
   std::uint32_t mtu_bytes;
+  bool order_forced;  // by each queue pair
   std::shared_ptr<ipc::Daemon> daemon;
   EndpointOptions options;  // nothing of it is left open
   ModeTable modes{};
@@ -223,20 +225,21 @@ Result<void> Endpoint::connect(const EndpointAddress& peer) {
   GDX_TRY(check_one_network(address(), peer));
   impl_->peer = peer;
   auto done = impl_->queue->connect(peer);
-  if (done) done = impl_->check_order();
   if (done) done = impl_->fence_signals(peer.data_order);
   impl_->connection = done ? Connection::kConnected : Connection::kBroken;
   return done ? impl_->owner->set_free() : done;
 }
 
-// Firmware may have chosen an order by itself, whatever the queue pair asked for. That QUERY_QP shows none
-// proves nothing where the queue pair could not force one.
-Result<void> Endpoint::Impl::check_order() {
+// Returns whether QUERY_QP shows the force that the queue pair asked for, if any. Firmware may also have
+// chosen an order by itself. That QUERY_QP shows none proves nothing where none could be forced.
+Result<bool> Endpoint::Impl::shows_force() const {
   namespace qp = mlx5::prm::qp;
-  if (queue->facts().data_order != DataOrder::kKept) return {};
+  const bool kept = queue->facts().data_order == DataOrder::kKept;
+  if (!kept && !order_forced) return true;
   const auto context = GDX_TRY(queue->query());
-  if (mlx5::prm::get(context, qp::kOrderingLow) == 0 && mlx5::prm::get(context, qp::kOrderingHigh) == 0)
-    return {};
+  const bool another =
+      mlx5::prm::get(context, qp::kOrderingLow) != 0 || mlx5::prm::get(context, qp::kOrderingHigh) != 0;
+  if (!kept || !another) return !order_forced || mlx5::prm::get(context, qp::kOrderingForce) != 0;
   return fail(Status::kUnsupported,
               fmt::format("HCA {} lets data of QP {:#x} land in any order, although it was asked to keep the "
                           "order: set {}=1 at all ranks",
@@ -244,9 +247,16 @@ Result<void> Endpoint::Impl::check_order() {
 }
 
 // A signal that sets is a WRITE, and must not land before the payload: placement is the peer's, the fence
-// this side's.
+// this side's. What QUERY_QP shows here counts too, because a peer with the same firmware is shown as little,
+// and has told its order already. It is no error, because no source says that firmware shows a force.
 Result<void> Endpoint::Impl::fence_signals(DataOrder at_peer) {
-  first_state.handle.signal_fence = at_peer == DataOrder::kKept ? 0 : mlx5::kFenceStrongOrdering;
+  const bool shown = GDX_TRY(shows_force());
+  if (!shown)
+    log::info(
+        "HCA {} does not show that a queue pair forces the order of data: signals to peers are fenced; "
+        "where HCAs or firmware differ, set {}=1 at all ranks",
+        hca_name, kAdaptiveRoutingVariable);
+  first_state.handle.signal_fence = shown && at_peer == DataOrder::kKept ? 0 : mlx5::kFenceStrongOrdering;
   return store_handle();
 }
 

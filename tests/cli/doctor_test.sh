@@ -51,6 +51,7 @@ declare -A found_by=(
   [deaf_to_repeats]='11||index of the last WQE: a late record: put 0: no completion of WQE 0 in 5 s'
   [next_is_last]='||'   # with unread records, as unit/doctor/steps_test.cpp sees
   [no_gpu_atomics]='||' # by kernels that reach GPU memory, as the same test sees
+  [dropped_force]='||' # which is told and fails nothing, as the same test sees
   [disguised]='||'
   [foreign_gid]='||' # of a network namespace, as unit/host/foreign_gid_test.cpp sees
   [no_ack_timeout]='||' # between two hosts, as the case peer sees

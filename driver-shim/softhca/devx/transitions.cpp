@@ -129,7 +129,9 @@ Outcome to_rtr(Input in, const HcaConfig& config, std::uint32_t& mask, QpAttribu
          kQpMinRnrTimer | kQpMaxMessage | kQpDataOrder;
   attributes.state = QpState::kRtr;
   const auto lid = static_cast<std::uint16_t>(prm::get32(in, prm::qp::kPathRemoteLid));
-  attributes.any_order = prm::get32(in, prm::qp::kOrderingLow) != 0;
+  // Ignores a tier that is not forced. Source: torchcomms, MultipeerIbgdaTransport (dp_ordering).
+  attributes.forces_order = forces_order && planted_fault != PlantedFault::kDroppedForce;
+  attributes.any_order = attributes.forces_order && prm::get32(in, prm::qp::kOrderingLow) != 0;
   attributes.remote = config.infiniband ? wire::address_of_lid(lid) : wire::address_of(remote_gid(in));
   if (!(config.infiniband ? is_path_by_lid(in, attributes.remote) : is_path(in, attributes.remote)))
     return bad_parameter(Syndrome::kBadPath);
@@ -251,6 +253,7 @@ Outcome query_qp(Hca& hca, std::uint32_t qpn, Output out) {
   prm::set(out, prm::qp::kPathMigrationState, prm::qp::kMigrated);
   prm::set(out, prm::qp::kCounterSet, found->counter_set);
   prm::set(out, prm::qp::kOrderingLow, found->any_order);
+  prm::set(out, prm::qp::kOrderingForce, found->forces_order);
   const std::uint32_t mtu = log2_floor(found->mtu_bytes / kMtuUnitBytes);
   prm::set(out, prm::qp::kMtu, planted_fault == PlantedFault::kQueryQp ? mtu - 1 : mtu);
   prm::set(out, prm::qp::kLogMaxMessage, log2_floor(found->max_message_bytes));

@@ -222,6 +222,7 @@ struct QpAttributes {
   std::uint32_t send_psn = 0;
   std::uint32_t remote_qpn = 0;
   bool any_order = false;                      // of the data that it receives
+  bool forces_order = false;                   // that order
   std::uint8_t counter_set = kPortCounterSet;  // a kernel gives it to queue pairs of verbs
 };
 

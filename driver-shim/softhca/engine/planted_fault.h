@@ -37,10 +37,11 @@ enum class PlantedFault : std::uint8_t {
   kDeafToRepeats,    // a doorbell that is as the one before is lost, even if the record came meanwhile
   kNextIsLast,       // a doorbell without a length is taken to name the last WQE, not the next
   kNoGpuAtomics,     // atomics on GPU memory, by address, end with a remote access error
+  kDroppedForce,  // data lands in any order although a queue pair forces its own, and QUERY_QP shows no force
 };
 
 // By the values of GDX_SOFTHCA_FAULT.
-inline constexpr std::array<std::pair<std::string_view, PlantedFault>, 26> kPlantedFaults{{
+inline constexpr std::array<std::pair<std::string_view, PlantedFault>, 27> kPlantedFaults{{
     {"no_device", PlantedFault::kNoDevice},
     {"port_down", PlantedFault::kPortDown},
     {"infiniband_port", PlantedFault::kInfiniBandPort},
@@ -67,6 +68,7 @@ inline constexpr std::array<std::pair<std::string_view, PlantedFault>, 26> kPlan
     {"deaf_to_repeats", PlantedFault::kDeafToRepeats},
     {"next_is_last", PlantedFault::kNextIsLast},
     {"no_gpu_atomics", PlantedFault::kNoGpuAtomics},
+    {"dropped_force", PlantedFault::kDroppedForce},
 }};
 
 // Set before the first HCA is made, and read by all of them since. Threads: any, then.

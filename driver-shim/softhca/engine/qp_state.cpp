@@ -91,6 +91,7 @@ Errno QpStates::modify(std::uint32_t mask, const QpAttributes& asked, std::uint3
   if (mask & kQpPathMtu) attributes_.mtu_bytes = asked.mtu_bytes;
   if (mask & kQpCounterSet) attributes_.counter_set = asked.counter_set;
   if (mask & kQpDataOrder) attributes_.any_order = asked.any_order;
+  if (mask & kQpDataOrder) attributes_.forces_order = asked.forces_order;
   if (mask & kQpMaxMessage) attributes_.max_message_bytes = asked.max_message_bytes;
   if (mask & kQpTimeout) attributes_.timeout = asked.timeout;
   if (mask & kQpRetryCount) attributes_.retry_count = asked.retry_count;

@@ -114,7 +114,8 @@ Errno QueuePair::modify(std::uint32_t mask, const QpAttributes& attributes) {
 transport::RcConfig QueuePair::rc_config() const {
   transport::RcConfig config = states_.rc_config(hca_.wire->window_bytes());
   // Differs between queue pairs, and is not 0, because no queue pair has that number.
-  if (states_.attributes().any_order || hca_.config.data_order == OrderRule::kAny)
+  if (states_.attributes().any_order || hca_.config.data_order == OrderRule::kAny ||
+      planted_fault == PlantedFault::kDroppedForce)
     config.late_writes_seed = hca_.config.udp.faults.seed << kQpnBits | qpn_;
   return config;
 }

@@ -258,15 +258,19 @@ StepResult create_objects(Bench& bench) {
   const auto different = differences(bench.commands, *context);
   for (const std::string& one : different) result.facts.push_back({"QUERY_QP", one});
   result.verdict = different.empty() ? Verdict::kOk : Verdict::kFail;
+  const std::uint32_t force = prm::get32(*context, prm::qp::kOrderingForce);
   result.facts.push_back(
-      {"dp_ordering_0, _1", fmt::format("{}, {}", prm::get32(*context, prm::qp::kOrderingLow),
-                                        prm::get32(*context, prm::qp::kOrderingHigh))});
+      {"dp_ordering_0, _1, _force", fmt::format("{}, {}, {}", prm::get32(*context, prm::qp::kOrderingLow),
+                                                prm::get32(*context, prm::qp::kOrderingHigh), force)});
   const char* const grh = prm::get32(*context, prm::qp::kPathGrh) != 0 ? " with a GRH" : " without a GRH";
   result.value = created + "two queue pairs to each other in RTS";
   if (hca.link_layer() == LinkLayer::kInfiniBand) result.value += grh;
   result.value += "; ";
   result.value += different.empty() ? fmt::format("QUERY_QP tells its {} fields", kContextFields.size() + 1)
                                     : fmt::format("QUERY_QP differs: {}", fmt::join(different, ", "));
+  // No failure, because no source says that firmware shows it, and fenced signals are right without.
+  if (hca.routing().order_forced && force == 0)
+    result.value += "; it shows no dp_ordering_force, so signals are fenced";
   return result;
 }
 

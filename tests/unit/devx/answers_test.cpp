@@ -155,6 +155,7 @@ TEST_F(DevxCommands, queue_pair_is_queried_whole_in_each_state) {
   attributes.max_dest_rd_atomic = 8;
   attributes.timeout = 21;
   attributes.any_order = true;
+  attributes.forces_order = true;
   attributes.remote = wire::Address::ipv4(0x7f000203);
   const std::pair<QpState, std::uint32_t> states[] = {
       {QpState::kReset, 0}, {QpState::kInit, 1}, {QpState::kRtr, 2},  {QpState::kRts, 3},
@@ -172,6 +173,7 @@ TEST_F(DevxCommands, queue_pair_is_queried_whole_in_each_state) {
                                                      {prm::qp::kPathMigrationState, 3},
                                                      {prm::qp::kCounterSet, 5},
                                                      {prm::qp::kOrderingLow, 1},
+                                                     {prm::qp::kOrderingForce, 1},
                                                      {prm::qp::kMtu, 4},
                                                      {prm::qp::kLogMaxMessage, 29},
                                                      {prm::qp::kRemoteQpn, 0x123456},

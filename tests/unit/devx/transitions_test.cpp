@@ -53,7 +53,7 @@ TEST_F(DevxCommands, init_to_rtr_sets_the_attributes_that_the_context_carries) {
   EXPECT_EQ(set.remote, peer_address);
 }
 
-// By the lowest bit of the tier; only an HCA that says so lets it be forced.
+// By the lowest bit of the tier where it is forced; only an HCA that says so lets it be.
 TEST_F(DevxCommands, init_to_rtr_chooses_the_order_of_data) {
   config_.strict = true;
   QpAttributes set;
@@ -62,12 +62,14 @@ TEST_F(DevxCommands, init_to_rtr_chooses_the_order_of_data) {
     auto in = valid_init_to_rtr();
     prm::set(in, prm::qp::kOrderingLow, any);
     EXPECT_EQ(modify(prm::Opcode::kInit2Rtr, QpState::kInit, in), 0);
-    EXPECT_EQ(set.any_order, any == 1);
+    EXPECT_FALSE(set.any_order || set.forces_order) << "not forced";
     prm::set(in, prm::qp::kOrderingForce, 1);
     for (const OrderRule order : {OrderRule::kChosen, OrderRule::kKept, OrderRule::kAny}) {
       config_.data_order = order;
       EXPECT_EQ(modify(prm::Opcode::kInit2Rtr, QpState::kInit, in),
                 order == OrderRule::kChosen ? 0 : EREMOTEIO);
+      EXPECT_EQ(set.any_order, any == 1);
+      EXPECT_TRUE(set.forces_order);
     }
     EXPECT_EQ(prm::get(out_, prm::kSyndrome), static_cast<std::uint32_t>(Syndrome::kOrderNotForced));
     config_.data_order = OrderRule::kChosen;

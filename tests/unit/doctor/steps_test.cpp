@@ -257,6 +257,17 @@ class StepsOnOtherHcas : public Steps {
   }
 };
 
+// Signals of step 15 are fenced then, and arrive behind their payload.
+TEST_F(StepsOnOtherHcas, dropped_force_is_told_and_fails_nothing) {
+  const commands::CommandRecording recording(bench_.commands);
+  const StepResult objects = create_objects(bench_);
+  EXPECT_EQ(objects.verdict, Verdict::kOk) << objects.value;
+  EXPECT_THAT(objects.value, HasSubstr("; it shows no dp_ordering_force, so signals are fenced"));
+  StepSizes many = kFew;
+  many.messages = 500;
+  EXPECT_THAT(run("receiver-visibility", nullptr, many), HasSubstr("receiver-visibility: OK"));
+}
+
 TEST_F(StepsOnOtherHcas, no_gpu_atomics_fail_the_adds_alone) {
   setenv("GDX_FAKE_CUDA_DMABUF", "0", 1);  // by address, which the HCA tells from memory of the host
   const auto gpu = Gpu::open();
