@@ -32,17 +32,18 @@ std::string asked_by_hypervisor(const std::string& pci_bus_id, const std::string
     const bool asked = (static_cast<unsigned>(config[kEmulatedConfig]) & kEmulatedRelaxedOrdering) != 0;
     return asked ? fmt::format("bit 4 at 0x{:x} of {}", kEmulatedConfig, path) : "";
   }
-  if (!is_virtual_machine(text_of(root + kProcessors))) return {};
-  return fmt::format("a hypervisor ({}), which may ask for it at 0x{:x} of {}, as root can see", kProcessors,
-                     kEmulatedConfig, path);
+  if (!may_be_virtual_machine(text_of(root + kProcessors))) return {};
+  return fmt::format(
+      "a hypervisor that {} does not rule out, which may ask for it at 0x{:x} of {}, as root can see",
+      kProcessors, kEmulatedConfig, path);
 }
 
 }  // namespace
 
-bool is_virtual_machine(std::string_view processors) {
+bool may_be_virtual_machine(std::string_view processors) {
   const std::string_view flags = processors.substr(std::min(processors.find("\nflags"), processors.size()));
   const std::string line = fmt::format("{} ", flags.substr(0, flags.find('\n', 1)));
-  return processors.empty() || line.find(" hypervisor ") != std::string::npos;
+  return flags.empty() || line.find(" hypervisor ") != std::string::npos;
 }
 
 std::string relaxed_ordering_in(std::string_view parameters) {
@@ -76,7 +77,8 @@ RelaxedStores relaxed_stores(const std::string& pci_bus_id, int compute_capabili
   if (compute_capability != 80 && compute_capability != 86) return {};
   const std::string asked = asked_by_hypervisor(pci_bus_id, root);
   if (asked.empty()) return {};
-  return {asked, "have the hypervisor ask for no relaxed ordering, or leave the virtual machine"};
+  return {asked,
+          "have the hypervisor ask for no relaxed ordering, or leave the virtual machine"};
 }
 
 }  // namespace gdx

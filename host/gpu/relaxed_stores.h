@@ -16,8 +16,8 @@ struct RelaxedStores {
 
 // Returns the setting that lets a GPU store out of order, from files below `root`: a parameter of the driver,
 // or the hypervisor. On GA100 to GA107 (`compute_capability` 80 and 86) the driver does what the hypervisor's
-// emulated configuration space asks for. Others than root cannot read that, so in a virtual machine it counts
-// as asked. Sources: open-gpu-kernel-modules, nv-reg.h (EnablePCIERelaxedOrderingMode), nvrm_registry.h
+// emulated configuration space asks for. Others than root cannot read that, so in what may be a virtual
+// machine it counts as asked. Sources: open-gpu-kernel-modules, nv-reg.h (EnablePCIERelaxedOrderingMode), nvrm_registry.h
 // (RmSetPCIERelaxedOrdering), kernel_bif.c (kbifStatePostLoad), kernel_bif_ga100.c, g_kernel_bif_nvoc.c.
 [[nodiscard]] RelaxedStores relaxed_stores(const std::string& pci_bus_id, int compute_capability,
                                            const std::string& root = "");
@@ -26,8 +26,9 @@ struct RelaxedStores {
 // one.
 [[nodiscard]] std::string relaxed_ordering_in(std::string_view parameters);
 
-// Returns whether `processors`, the text of /proc/cpuinfo, is a virtual machine's. Linux tells it on x86
-// alone. Without a text it counts as one. Source: Linux, arch/x86, X86_FEATURE_HYPERVISOR.
-[[nodiscard]] bool is_virtual_machine(std::string_view processors);
+// Returns whether `processors`, the text of /proc/cpuinfo, may be a virtual machine's. Linux tells it on x86
+// alone, in the line "flags"; without that line, as on Arm, it may be. Source: Linux, arch/x86,
+// X86_FEATURE_HYPERVISOR.
+[[nodiscard]] bool may_be_virtual_machine(std::string_view processors);
 
 }  // namespace gdx
