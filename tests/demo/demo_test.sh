@@ -54,6 +54,14 @@ case $case_name in
     run 100 "$gdx" run -- "$gdx" info
     expect '^  port +active, 100 Gb/s, InfiniBand, MTU 4096 B of 4096, requires a GRH, P_Keys 0xffff 0x8001$'
     ;;
+  any_order)
+    export GDX_SOFTHCA_DATA_ORDER=any
+    run 250 "$gdx" demo --max-bytes 32768
+    expect_status 0
+    [ "$(rows)" -eq 19 ] || fail "$(rows) verified rows, wanted 19"
+    run 100 "$gdx" run -- "$gdx" info
+    expect '^  signals +fenced, set and added ones, which waits a round trip for the puts before them: firmware decides, and no queue'
+    ;;
   provider)
     run 250 "$gdx" demo --hardware --provider tcp --max-bytes 32768 --messages 5
     if [ "$status" -ne 0 ] && grep -E 'without libfabric|no libfabric here' "$out" >/dev/null; then

@@ -86,8 +86,8 @@ std::string timestamps_of(const Hca& hca) {
   }
 }
 
-// Returns the way by which a peer's set signals stay behind its puts, and the price. What peers send here
-// counts.
+// Returns the way by which a peer's signals, set and added, stay behind its puts, and the price. What peers
+// send here counts.
 Json describe_order(const Hca& hca) {
   const auto options = resolve_endpoint_options({}, hca.is_software(), hca.link_layer());
   if (!options) return {{"signals", options.error().message}};
@@ -103,11 +103,13 @@ Json describe_order(const Hca& hca) {
                             kAdaptiveRoutingVariable));
   }
   const std::string why =
-      adaptive ? fmt::format("{}=1 lets those land in any order", kAdaptiveRoutingVariable)
+      adaptive ? fmt::format("{}=1 {}", kAdaptiveRoutingVariable,
+                             hca.routing().order_forced ? "lets those land in any order"
+                                                        : "permits any order, and the HCA decides")
                : fmt::format("{}, and no queue pair can force an order",
                              hca.link_layer() == LinkLayer::kInfiniBand ? "the service level decides"
                                                                         : "firmware decides");
-  return told(false, "fenced, which waits a round trip for the puts before them: " + why);
+  return told(false, "fenced, set and added ones, which waits a round trip for the puts before them: " + why);
 }
 
 // Lanes and Gb/s of each, as the enumerations of IBA 14.2.5.6 and the kernel's ib_port_speed count them.

@@ -118,7 +118,7 @@ void print_text(const Json& hca) {
   print_row("address", string_of(hca["address"]));
   print_row("GID", fmt::format("{} (index {})", string_of(hca["gid"]), hca["gid_index"].get<int>()));
   print_row("path MTU", fmt::format("{} B", hca["path_mtu_bytes"].get<std::uint32_t>()));
-  print_row("set signals", string_of(hca["data_order"]["signals"]));
+  print_row("signals", string_of(hca["data_order"]["signals"]));
   const Json& doorbell = hca["doorbell"];
   print_row("doorbell", fmt::format("{}, shown to a GPU by {}", string_of(doorbell["kind"]),
                                     string_of(doorbell["mapping"])));
