@@ -189,11 +189,13 @@ Result<void> LocalQueue::choose_partition(const Hca& hca) {
   }
   if (facts_.pkey != 0) return {};
   std::erase(table, 0);
-  return fail(
-      Status::kNotFound,
-      fmt::format("port {} of HCA {} has no P_Key {:#06x} (option pkey, ${}), but {:#06x}: have the subnet "
-                  "manager add it, or use one of these",
-                  hca.port(), hca.name(), options_.pkey.value_or(0), kPkeyVariable, fmt::join(table, ", ")));
+  const std::string port_text = fmt::format("port {} of HCA {}", hca.port(), hca.name());
+  if (table.empty())
+    return fail(Status::kNotFound, port_text + " has no P_Key: have the subnet manager add one");
+  return fail(Status::kNotFound,
+              fmt::format("{} has no P_Key {:#06x} (option pkey, ${}), but {:#06x}: have the subnet manager "
+                          "add it, or use one of these",
+                          port_text, options_.pkey.value_or(0), kPkeyVariable, fmt::join(table, ", ")));
 }
 
 Result<void> LocalQueue::show_queues_to(const Hca& hca) {

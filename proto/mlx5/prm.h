@@ -159,9 +159,10 @@ inline constexpr PrmField kLagPortAffinity{kContext + 0x04,
 inline constexpr PrmField kServiceType{kContext + 0x08, 8};
 inline constexpr PrmField kPathMigrationState{kContext + 0x13, 2};
 // Tier of the order in which data lands, of two bits. With kOrderingForce that which the queue pair asks for
-// holds, whatever the administrator or the network's routing make of it. A ConnectX-8 was seen to tell by
-// QUERY_QP what its firmware chose; of other HCAs that is not known.
-// Source: UCX ib_mlx5_ifc.h; Linux mlx5_ifc.h, dp_ordering_1; torchcomms pull request 3881.
+// holds, whatever the administrator or the network's routing make of it; without, the tier is ignored. A
+// ConnectX-8 was seen to tell by QUERY_QP what its firmware chose; of other HCAs that is not known.
+// Source: UCX ib_mlx5_ifc.h; Linux mlx5_ifc.h, dp_ordering_1; torchcomms pull request 3881 and
+// MultipeerIbgdaTransport.
 inline constexpr PrmField kOrderingLow{kContext + 0x26, 1};  // READs and WRITEs may land in any order
 inline constexpr PrmField kOrderingForce{kContext + 0x27, 1};
 inline constexpr PrmField kPd{kContext + 0x28, 24};
