@@ -405,6 +405,31 @@ Offences everywhere(Rule rule, const std::vector<Source>& sources = all_sources(
   return all;
 }
 
+// A page names a case as `Suite.case`, or all of a suite as `Suite.*`.
+Offences case_offences(const Source& page) {
+  static const std::set<std::string> known = [] {
+    std::set<std::string> names;
+    const std::regex test(R"(^TEST(?:_F|_P)?\((\w+), (\w+)\))");
+    for (const Source& source : all_sources()) {
+      for (const std::string& line : source.lines) {
+        std::smatch match;
+        if (!std::regex_search(line, match, test)) continue;
+        names.insert({match.str(1) + ".*", match.str(1) + "." + match.str(2)});
+      }
+    }
+    return names;
+  }();
+  Offences offences;
+  const std::regex named(R"(`([A-Z]\w*\.(?:\w+|\*))`)");
+  for (std::size_t i = 0; i < page.lines.size(); ++i) {
+    for (std::sregex_iterator match(page.lines[i].begin(), page.lines[i].end(), named), end; match != end;
+         ++match)
+      if (!known.contains(match->str(1)))
+        offences.push_back(fmt::format("{}:{}: no such test: {}", page.path, i + 1, match->str(1)));
+  }
+  return offences;
+}
+
 std::string listed(const Offences& offences) { return fmt::format("{}", fmt::join(offences, "\n")); }
 
 TEST(Tidy, tree_is_found) { EXPECT_GT(all_sources().size(), 50u); }
@@ -541,6 +566,14 @@ TEST(Tidy, link_rule_planted_offence_is_found) {
                              {"# A `put`, twice", "# A `put`, twice", "[a](#a-put-twice-1)", "`[b](no.md)`",
                               "```", "[c](no.md)", "```", "[d](../README.md#run-it)", "[e](https://x/#y)"}})
                   .empty());
+}
+
+TEST(Tidy, cases_that_hold_what_a_connectx_does_exist) {
+  const Offences offences = case_offences(read(GDX_SOURCE_DIR, fs::path(GDX_SOURCE_DIR) / "docs/testing.md"));
+  EXPECT_TRUE(offences.empty()) << listed(offences);
+}
+TEST(Tidy, case_rule_planted_offence_is_found) {
+  EXPECT_EQ(case_offences({"a.md", {"`Tidy.nothing`, `Tidy.*`", "`Nothing.*`"}}).size(), 2u);
 }
 
 TEST(Tidy, comments_name_pages_and_sections_that_exist) {
