@@ -17,8 +17,9 @@ struct RelaxedStores {
 // Returns the setting that lets a GPU store out of order, from files below `root`: a parameter of the driver,
 // or the hypervisor. On GA100 to GA107 (`compute_capability` 80 and 86) the driver does what the hypervisor's
 // emulated configuration space asks for. Others than root cannot read that, so in what may be a virtual
-// machine it counts as asked. Sources: open-gpu-kernel-modules, nv-reg.h (EnablePCIERelaxedOrderingMode), nvrm_registry.h
-// (RmSetPCIERelaxedOrdering), kernel_bif.c (kbifStatePostLoad), kernel_bif_ga100.c, g_kernel_bif_nvoc.c.
+// machine it counts as asked. Sources: open-gpu-kernel-modules, nv-reg.h (EnablePCIERelaxedOrderingMode),
+// nvrm_registry.h (RmSetPCIERelaxedOrdering), kernel_bif.c (kbifStatePostLoad), kernel_bif_ga100.c,
+// g_kernel_bif_nvoc.c.
 [[nodiscard]] RelaxedStores relaxed_stores(const std::string& pci_bus_id, int compute_capability,
                                            const std::string& root = "");
 
