@@ -77,8 +77,7 @@ RelaxedStores relaxed_stores(const std::string& pci_bus_id, int compute_capabili
   if (compute_capability != 80 && compute_capability != 86) return {};
   const std::string asked = asked_by_hypervisor(pci_bus_id, root);
   if (asked.empty()) return {};
-  return {asked,
-          "have the hypervisor ask for no relaxed ordering, or leave the virtual machine"};
+  return {asked, "have the hypervisor ask for no relaxed ordering, or leave the virtual machine"};
 }
 
 }  // namespace gdx
