@@ -5,8 +5,14 @@
 #include "device/exec/halves.h"
 #include "device/team.h"
 
-using namespace gdx;
 namespace {
+
+using gdx::Compare;
+using gdx::Mode;
+using gdx::Scope;
+using gdx::SignalOp;
+using gdx::Status;
+using gdx::TeamHandle;
 
 constexpr std::size_t kTokenBytes = kHidden * sizeof(std::uint16_t);
 constexpr Scope kScope = Scope::kBlock;
@@ -61,8 +67,8 @@ __global__ void moe_layer(TeamHandle team, Moe moe, std::uint64_t round) {
 }  // namespace
 
 Status run_moe(const TeamHandle& team, const Moe& moe, std::uint64_t round) {
-  exec::LaunchConfig config;
+  gdx::exec::LaunchConfig config;
   config.grid = {team.size};
   config.block = {32};
-  return exec::launch(config, moe_layer, team, moe, round);
+  return gdx::exec::launch(config, moe_layer, team, moe, round);
 }
