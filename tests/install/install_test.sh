@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # install_test.sh BUILD_FOLDER ROOT COMPILER LIBRARY_FOLDER: installs, builds demo/own against that, by CMake and by
-# pkg-config, and runs both; then an example, and the tutorial. Users have no headers of fmt, spdlog and nlohmann/json.
+# pkg-config, and runs both; then an example, and the tutorials. Users have no headers of fmt, spdlog and nlohmann/json.
 set -u
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
@@ -61,11 +61,14 @@ step cmake -G Ninja -S "$2/examples" -B "$folder/examples" -DCMAKE_PREFIX_PATH="
 step cmake --build "$folder/examples" --target ring_allreduce
 step "$folder/gdx/bin/gdx" run --ranks 3 --timeout-s 180 -- "$folder/examples/ring_allreduce"
 
-# The tutorial's commands, in a home that has gdx as it says.
-awk '/^```sh$/ { shown = 1; next } /^```$/ { shown = 0 } shown' "$2/docs/TUTORIAL.md" >"$folder/tutorial.sh"
-step env HOME="$folder" CXX="$3" bash -eu "$folder/tutorial.sh"
-for line in 'rank 0 of 2 has 1000 to 1999' 'status 3' 'rank 4 of 5 has 3000 to 3999'; do
-  grep -qx "$line" "$folder/out" || { echo "FAILED: the tutorial does not print: $line" >&2 && cat "$folder/out" >&2 && exit 1; }
+# The tutorials' commands, in one shell after the other, in a home that has gdx as they say.
+for page in TUTORIAL tutorials/{signals,push,failure,measuring}; do
+  awk '/^```sh$/ { shown = 1; next } /^```$/ { shown = 0 } shown' "$2/docs/$page.md"
+done >"$folder/tutorials.sh"
+step env HOME="$folder" bash -eu "$folder/tutorials.sh"
+for line in 'rank 0 of 2 has 1000 to 1999' 'rank 4 of 5 has 3000 to 3999' '100 rounds of 2 workers: 0 numbers of another round' \
+  '  softhca_staging_sends 256' 'rank 1: launch ok, kernel invalid argument' 'status 3'; do
+  grep -qx "$line" "$folder/out" || { echo "FAILED: the tutorials do not print: $line" >&2 && cat "$folder/out" >&2 && exit 1; }
 done
 
 command -v nvcc >/dev/null || { echo "no nvcc in PATH: kernels for a GPU were not built" && exit 0; }
