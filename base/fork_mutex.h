@@ -7,14 +7,14 @@
 namespace gdx {
 
 // Threads: safe, as a std::mutex. Static, because a fork knows it from its making to the end of the process.
-// Not for what is held longer than a moment: forks wait for it, ten seconds at most.
+// Not for what is held longer than a moment: forks wait for it, two seconds at most.
 class ForkMutex {
  public:
   ForkMutex();
   ForkMutex(const ForkMutex&) = delete;
   ForkMutex& operator=(const ForkMutex&) = delete;
 
-  // Waits for forks too, unless this thread holds one already.
+  // Lets a fork that waits go first, unless this thread holds one already.
   void lock();
   [[nodiscard]] bool try_lock();
   void unlock();

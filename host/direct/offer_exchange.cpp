@@ -24,7 +24,7 @@ static_assert(kMaxPeerWindows * peer::kMaxParts <= bootstrap::kMaxLocalMessageDe
 // Bound on a silent connection, so that it does not use up the time of the ranks after it.
 constexpr std::uint64_t kFirstWordNs = 5'000'000'000;
 
-// The process at the other end lives: it waits for this one in the exchange.
+// The process at the other end lives: it waits for this one in the exchange, or in what the ranks do next.
 Descriptor process_of(const Descriptor& socket) {
   const auto peer = bootstrap::peer_of(socket);
   if (!peer || peer->pid <= 0) return {};
@@ -32,7 +32,7 @@ Descriptor process_of(const Descriptor& socket) {
 }
 
 // Errors: kVersionMismatch, kInvalidArgument.
-Result<PeerOffers> parse(LocalMessage message, const Descriptor& socket) {
+Result<PeerOffers> parse(LocalMessage message, Descriptor process) {
   peer::OfferHeader header{};
   std::memcpy(&header, message.bytes.data(), sizeof header);  // sender() has seen that it is there
   if (header.version != peer::kExchangeVersion) {
@@ -54,7 +54,7 @@ Result<PeerOffers> parse(LocalMessage message, const Descriptor& socket) {
     return fail(Status::kInvalidArgument, "it sent another number of files than its offers name");
   }
   offers.files = std::move(message.descriptors);
-  offers.process = process_of(socket);
+  offers.process = std::move(process);
   return offers;
 }
 
@@ -130,9 +130,10 @@ void OfferExchange::accept_all(std::span<const peer::RankIdentity> identities,
     const auto rank = sender(*message, awaited);
     if (!rank) continue;
     std::erase(awaited, *rank);
+    Descriptor process = process_of(*socket);
     const auto sent = send(*socket, identities[*rank], mine, deadline_ns);
-    results[*rank] =
-        sent ? parse(std::move(*message), *socket) : Result<PeerOffers>(tl::unexpected(sent.error()));
+    results[*rank] = sent ? parse(std::move(*message), std::move(process))
+                          : Result<PeerOffers>(tl::unexpected(sent.error()));
   }
 }
 
@@ -169,7 +170,7 @@ std::map<std::uint32_t, Result<PeerOffers>> OfferExchange::run(std::span<const p
     } else if (sender(*message, std::span(&rank, 1)) == std::nullopt) {
       results[rank] = fail(Status::kInvalidArgument, "somebody else answers in its place");
     } else {
-      results[rank] = parse(std::move(*message), socket);
+      results[rank] = parse(std::move(*message), process_of(socket));
     }
   }
   return results;

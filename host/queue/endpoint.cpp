@@ -251,8 +251,9 @@ Result<bool> Endpoint::Impl::shows_force() const {
 // and has told its order already. It is no error, because no source says that firmware shows a force.
 Result<void> Endpoint::Impl::fence_signals(DataOrder at_peer) {
   const bool shown = GDX_TRY(shows_force());
-  if (!shown)
-    log::info(
+  static std::atomic<bool> told{false};
+  if (!shown && !told.exchange(true))
+    log::warn(
         "HCA {} does not show that a queue pair forces the order of data: signals to peers are fenced; "
         "where HCAs or firmware differ, set {}=1 at all ranks",
         hca_name, kAdaptiveRoutingVariable);

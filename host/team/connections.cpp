@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "host/bootstrap/socket.h"
 
 namespace gdx::team {
@@ -90,7 +91,13 @@ Result<void> Connections::start_mapped(const PeerMapping& mapping) {
   for (End& each : ends_) each.way = PeerWay::kMapped;
   std::map<std::uint32_t, int> processes;
   for (std::uint32_t rank = 0; rank < size_; ++rank) {
-    if (mapping.process(rank) >= 0) processes[rank] = mapping.process(rank);
+    if (mapping.process(rank) >= 0) {
+      processes[rank] = mapping.process(rank);
+    } else if (rank != rank_) {
+      log::info(
+          "team: nothing tells the end of rank {}'s process here: a wait for it lasts until its timeout",
+          rank);
+    }
   }
   processes_ =
       GDX_TRY(ProcessWatch::start(std::move(processes), [this](std::uint32_t rank) { process_ended(rank); }));

@@ -1,6 +1,7 @@
 // Thread that learns of the end of other processes of this machine.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -16,7 +17,7 @@ namespace gdx::team {
 class ProcessWatch {
  public:
   // Calls `ended` once for each process of `processes` that ends, by its rank, on the thread. They are pidfds
-  // of the caller's, which outlive this object. Errors: kSystem.
+  // of the caller's, which outlive this object. Errors: kSystem, kNoMemory (no thread).
   [[nodiscard]] static Result<std::unique_ptr<ProcessWatch>> start(std::map<std::uint32_t, int> processes,
                                                                    std::function<void(std::uint32_t)> ended);
   ProcessWatch(const ProcessWatch&) = delete;
@@ -33,6 +34,7 @@ class ProcessWatch {
   std::map<std::uint32_t, int> processes_;  // by rank
   std::function<void(std::uint32_t)> ended_;
   Descriptor stop_;  // an eventfd
+  std::atomic<bool> stops_ = false;
   std::thread thread_;
 };
 

@@ -351,6 +351,8 @@ Result<int> keep(BenchOptions& options, const bench::ChartLibrary& library, nloh
 
 // Prints a kept document anew, measures and models nothing.
 Result<int> reprint(const BenchOptions& options) {
+  if (!options.compared.empty())
+    return fail(Status::kInvalidArgument, "--from and --compare: give one of them");
   const auto library = GDX_TRY(bench::find_chart_library(options.chart_library));
   GDX_TRY(try_file(options.report));
   const auto document = GDX_TRY(bench::read_document(options.from));
