@@ -27,9 +27,7 @@ void warn(const std::string& line) { write(LogLevel::kWarn, kLogAll, line); }
 
 Outcome outcome_of(Status status) {
   switch (status) {
-    case Status::kOk:
-    case Status::kPending:
-    case Status::kBusy: return Outcome::kSuccess;
+    case Status::kOk: return Outcome::kSuccess;
     case Status::kFlushed:  // a peer's end, by the provider's words
     case Status::kPeerGone:
     case Status::kPeerUnreachable:
