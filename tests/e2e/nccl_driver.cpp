@@ -298,6 +298,9 @@ Outcome Rank<Properties>::wait_for_end(void* request) {
   for (;;) {
     int done = 0;
     const Outcome outcome = net_->test(request, &done, nullptr);
+    if (outcome != Outcome::kSuccess)
+      must(net_->test(request, &done, nullptr) == Outcome::kInvalidArgument,
+           "test of a request that has ended");
     if (outcome != Outcome::kSuccess || done != 0) return outcome;
     std::this_thread::yield();
   }
@@ -316,6 +319,8 @@ void Rank<Properties>::too_long() {
   must(wait_for_end(sending) == Outcome::kInvalidUsage, "the send");
   must(wait_for_end(receiving) == Outcome::kInvalidUsage, "the receive");
   for (const std::byte byte : in) must(byte == std::byte{0}, "a refused send wrote");
+  const void* const other = receive({in.data()}, {100}, {0}, {to});
+  must(other != receive({in.data()}, {100}, {0}, {to}), "two receives in one request");
   meet();
   close();
 }

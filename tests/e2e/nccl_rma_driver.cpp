@@ -143,6 +143,9 @@ class RmaRank {
     for (;;) {
       int done = 0;
       const Outcome outcome = rma_->completion.test(group_, request, &done);
+      if (outcome != Outcome::kSuccess)
+        must(rma_->completion.test(group_, request, &done) == Outcome::kInvalidArgument,
+             "test of a request that has ended");
       if (outcome != Outcome::kSuccess || done != 0) return outcome;
       must(rma_->completion.progress(rma_context_) == Outcome::kSuccess || dying_, "rmaProgress");
     }

@@ -82,6 +82,7 @@ Result<Request*> Communicator::receive(std::span<void* const> data, std::span<co
 }
 
 Result<bool> Communicator::test(Request* request, int* bytes) {
+  if (!request->open) return fail(Status::kInvalidArgument, "test of a request that has ended");
   if (request->direction == Direction::kSend) {
     auto sent = peer_->sent(request->number);
     if (sent && !*sent) return false;
@@ -110,12 +111,13 @@ Request* Communicator::new_request(std::uint64_t number, std::uint64_t bytes) {
   if (free_.empty()) free_.push_back(requests_.emplace_back(std::make_unique<Request>()).get());
   Request* const request = free_.back();
   free_.pop_back();
-  *request = {this, direction_, number, bytes};
+  *request = {this, direction_, number, bytes, true};
   return request;
 }
 
 void Communicator::end(Request* request) {
   const std::lock_guard lock(mutex_);
+  request->open = false;
   free_.push_back(request);
 }
 

@@ -30,6 +30,7 @@ struct Request {
   Direction direction;
   std::uint64_t number;  // of a send, or of a group of receives
   std::uint64_t bytes;   // of a send
+  bool open;             // else it has ended, and nothing may end it again
 };
 
 // Threads: any.
@@ -47,7 +48,7 @@ class Communicator {
   [[nodiscard]] Result<Request*> receive(std::span<void* const> data, std::span<const std::size_t> bytes,
                                          std::span<const int> tags, std::span<void* const> memories);
   // Returns whether the request is complete, and ends it then. `bytes`: of each of its messages, or null.
-  // Errors: those of Peer; the request has ended.
+  // Errors: those of Peer, by which the request has ended; kInvalidArgument where it had ended before.
   [[nodiscard]] Result<bool> test(Request* request, int* bytes);
 
   // Tells `error` once for all requests, and returns its outcome.

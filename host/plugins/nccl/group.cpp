@@ -119,7 +119,7 @@ Result<Group::Request*> Group::posted(Result<OneSidedRequest> one, bool more) {
   if (free_.empty()) free_.push_back(requests_.emplace_back(std::make_unique<Request>()).get());
   Request* const request = free_.back();
   free_.pop_back();
-  *request = {this, *one};
+  *request = {this, *one, true};
   if (!more) step(monotonic_ns());
   return request;
 }
@@ -143,9 +143,12 @@ Result<Group::Request*> Group::flush(std::uint32_t rank) {
 
 Result<bool> Group::test(Request* request) {
   const std::lock_guard lock(mutex_);
+  if (!request->open) return fail(Status::kInvalidArgument, "test of a request that has ended");
   step(monotonic_ns());
   auto complete = one_sided_->is_complete(request->one);
-  if (!complete || *complete) free_.push_back(request);
+  if (complete && !*complete) return false;
+  request->open = false;
+  free_.push_back(request);
   return complete;
 }
 

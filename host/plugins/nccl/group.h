@@ -25,6 +25,7 @@ class Group final : public messaging::Kept {
   struct Request {
     Group* group;
     messaging::OneSidedRequest one;
+    bool open;  // else it has ended, and nothing may end it again
   };
 
   // Returns once all ranks have called it. `inviting`: this rank's own; `root`: that of rank 0. Errors: those
@@ -51,8 +52,8 @@ class Group final : public messaging::Kept {
   [[nodiscard]] Result<Request*> get(std::uint32_t rank, const messaging::MemoryPart& from,
                                      const messaging::MemoryPart& to, std::uint64_t bytes);
   [[nodiscard]] Result<Request*> flush(std::uint32_t rank);
-  // Makes progress, and returns whether the request is complete, which ends it. Errors: its own; it has
-  // ended.
+  // Makes progress, and returns whether the request is complete, which ends it. Errors: its own, by which it
+  // has ended; kInvalidArgument where it had ended before.
   [[nodiscard]] Result<bool> test(Request* request);
   // Errors: the first failure towards any rank; kPeerGone once a rank has ended.
   [[nodiscard]] Result<void> progress();
