@@ -48,28 +48,33 @@ void Link::forget_memory(const PortRegion& region, std::span<const std::byte> me
 }
 
 Result<std::uint64_t> Link::send(std::int32_t tag, std::uint64_t bytes, const PortSource& from) {
-  if (lost_) return tl::unexpected(*lost_);
   if (sends_[sends_to_.posted() % kMostSends].state != SendState::kFree)
-    return fail(Status::kBusy, fmt::format("{} sends are open", kMostSends));
-  const auto number = GDX_TRY(sends_to_.post(tag, bytes));
+    return tl::unexpected(unless_lost({Status::kBusy, fmt::format("{} sends are open", kMostSends)}));
+  const auto posted = sends_to_.post(tag, bytes);
+  if (!posted) return tl::unexpected(unless_lost(posted.error()));
+  const std::uint64_t number = *posted;
   Send& send = sends_[number % kMostSends];
   send = {.state = SendState::kWaiting, .number = number, .from = from, .bytes = bytes};
   ++open_sends_;
-  match();
+  if (!lost_) match();
   return number;
 }
 
 Result<std::uint64_t> Link::receive(std::span<const Part> parts) {
-  if (lost_) return tl::unexpected(*lost_);
   const std::size_t place = receives_.groups() % kMostGroups;
-  if (announcing_used_[place] && announcing_index_[place] >= completed_)
+  if (!lost_ && announcing_used_[place] && announcing_index_[place] >= completed_)
     return fail(Status::kBusy, "the announcement before in this place is still under way");
-  const auto announcement = GDX_TRY(receives_.post(parts));
+  const auto announcement = receives_.post(parts);
+  if (!announcement) return tl::unexpected(unless_lost(announcement.error()));
   for (std::uint64_t& word : control_->arrivals[place])
     std::atomic_ref(word).store(0, std::memory_order_relaxed);
   ++open_groups_;
-  announce(announcement);
-  return announcement.group;
+  if (!lost_) announce(*announcement);
+  return announcement->group;
+}
+
+Error Link::unless_lost(Error error) const {
+  return lost_ && error.status == Status::kBusy ? *lost_ : std::move(error);
 }
 
 void Link::announce(const Announcement& announcement) {

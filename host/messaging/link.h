@@ -41,11 +41,12 @@ class Link {
   // frees it next, and nothing may be posted from there or matched with it.
   void forget_memory(const PortRegion& region, std::span<const std::byte> memory);
 
-  // Sends to the peer's oldest receive of the tag, once there is one. Returns its number, for sent().
-  // Errors: kInvalidLength; kBusy with kMostSends open; the link's.
+  // Sends to the peer's oldest receive of the tag, once there is one. Returns its number, for sent(), which
+  // tells the link's error if the link is lost already. Errors: kInvalidLength; kBusy with kMostSends open,
+  // in place of which a lost link gives its error.
   [[nodiscard]] Result<std::uint64_t> send(std::int32_t tag, std::uint64_t bytes, const PortSource& from);
   // Posts receives that complete together. Returns their group, for received(). Errors: as of
-  // ReceiveMatcher::post; kBusy while their place is in use; the link's.
+  // ReceiveMatcher::post; kBusy while their place is in use; of a lost link as for send().
   [[nodiscard]] Result<std::uint64_t> receive(std::span<const Part> parts);
 
   // Returns whether the source is free and the peer has the bytes; ends the send then, and after an error.
@@ -97,6 +98,8 @@ class Link {
   void read_words(std::uint64_t group);
   void match();
   void announce(const Announcement& announcement);
+  // Returns the link's error in place of kBusy once it is lost, because nothing gets free by itself then.
+  [[nodiscard]] Error unless_lost(Error error) const;
 
   std::uint32_t peer_;
   std::unique_ptr<Control> control_;  // outlives the executor, which peers write through

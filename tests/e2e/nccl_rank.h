@@ -89,18 +89,18 @@ class Rank {
                  "regMr");
     return memory;
   }
-  // Returns a request, or null where the call must come again; null of a lost peer where that may be.
+  // Returns a request, or null where the call must come again.
   void* send(std::byte* data, std::size_t bytes, int tag, void* memory) {
     void* request = nullptr;
-    must_be_posted(net_->send(sender_, data, bytes, tag, memory, nullptr, &request), "isend");
+    must_succeed(net_->send(sender_, data, bytes, tag, memory, nullptr, &request), "isend");
     return request;
   }
   void* receive(std::vector<void*> data, std::vector<std::size_t> bytes, std::vector<int> tags,
                 std::vector<void*> memories) {
     void* request = nullptr;
-    must_be_posted(net_->receive(receiver_, static_cast<int>(data.size()), data.data(), bytes.data(),
-                                 tags.data(), memories.data(), nullptr, &request),
-                   "irecv");
+    must_succeed(net_->receive(receiver_, static_cast<int>(data.size()), data.data(), bytes.data(),
+                               tags.data(), memories.data(), nullptr, &request),
+                 "irecv");
     return request;
   }
 
@@ -125,9 +125,6 @@ class Rank {
   void killed();
 
  private:
-  void must_be_posted(Outcome outcome, const char* what) const {
-    if (!may_be_lost_ || outcome != Outcome::kRemoteError) must_succeed(outcome, what);
-  }
   void stream(std::size_t bytes, std::uint64_t messages, std::size_t window);
   [[nodiscard]] Outcome wait_for_end(void* request);
   void reach(std::uint32_t phase, std::vector<std::byte>& buffer, bool dies);
@@ -137,7 +134,6 @@ class Rank {
   Shared& shared_;
   std::mt19937_64 random_;
   std::uint32_t rounds_ = 0;
-  bool may_be_lost_ = false;  // the peer
   const Net<Properties>* net_ = nullptr;
   void* context_ = nullptr;
   int devices_ = 0;

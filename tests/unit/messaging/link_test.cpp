@@ -151,8 +151,22 @@ TEST_F(LinkTest, what_the_peer_has_taken_is_complete_and_the_rest_fails) {
   EXPECT_TRUE(*one_->sent(*first));
   EXPECT_TRUE(*one_->sent(*second));
   EXPECT_EQ(one_->sent(*third).error().status, Status::kPeerGone);
+}
+
+TEST_F(LinkTest, a_lost_link_takes_messages_as_before_and_tells_its_error_at_their_tests) {
+  const Part part = target(64);
+  one_->lose({Status::kPeerGone, "gone"});
+  std::uint32_t sends = 0;
+  for (auto send = one_->send(0, 64, source()); send; send = one_->send(0, 64, source()), ++sends)
+    ASSERT_EQ(one_->sent(*send).error().status, Status::kPeerGone);
+  EXPECT_EQ(sends, kMostSends) << "of those that wait for a receive, which none gets";
   EXPECT_EQ(one_->send(0, 64, source()).error().status, Status::kPeerGone);
+  std::vector<std::uint64_t> groups;
+  for (auto group = one_->receive({&part, 1}); group; group = one_->receive({&part, 1}))
+    groups.push_back(*group);
+  EXPECT_EQ(groups.size(), kMostGroups);
   EXPECT_EQ(one_->receive({&part, 1}).error().status, Status::kPeerGone);
+  for (const std::uint64_t group : groups) EXPECT_EQ(one_->received(group).error().status, Status::kPeerGone);
 }
 
 }  // namespace
