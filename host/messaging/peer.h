@@ -18,6 +18,7 @@ namespace gdx::messaging {
 // Time in which what a lost peer has sent before may still arrive, and looks without result by then.
 inline constexpr std::uint64_t kGraceNs = 1'000'000'000;
 inline constexpr std::uint32_t kGraceLooks = 100;
+inline constexpr std::uint64_t kMostGraceNs = 5 * kGraceNs;  // because others may go on without end
 
 // Grace of one peer.
 class Grace {
@@ -30,7 +31,8 @@ class Grace {
   void on_look(bool fruitful) { fruitless_ = fruitful ? 0 : fruitless_ + 1; }
   // A time before begin() is within it.
   [[nodiscard]] bool is_over(std::uint64_t now_ns) const {
-    return now_ns >= began_ns_ + kGraceNs && fruitless_ >= kGraceLooks;
+    const std::uint64_t least_ns = fruitless_ >= kGraceLooks ? kGraceNs : kMostGraceNs;
+    return now_ns >= began_ns_ + least_ns;
   }
 
  private:
@@ -56,7 +58,7 @@ class Peer final : public Kept {
   [[nodiscard]] Result<std::uint64_t> send(std::int32_t tag, std::uint64_t bytes, const PortSource& from);
   [[nodiscard]] Result<std::uint64_t> receive(std::span<const Part> parts);
   // Both make progress first. After the peer is lost both return its error: kPeerGone where it has closed or
-  // ended, the provider's else, within kGraceNs.
+  // ended, the provider's else, within kMostGraceNs.
   [[nodiscard]] Result<bool> sent(std::uint64_t number);
   [[nodiscard]] Result<std::optional<Link::Received>> received(std::uint64_t group);
   void progress();

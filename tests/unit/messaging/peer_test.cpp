@@ -83,6 +83,7 @@ TEST(Grace, is_not_over_by_a_clock_that_was_read_before_it) {
   EXPECT_TRUE(grace.is_over(6 * kGraceNs));
   grace.on_look(true);
   EXPECT_FALSE(grace.is_over(7 * kGraceNs)) << "while anything arrives";
+  EXPECT_TRUE(grace.is_over(10 * kGraceNs)) << "whatever arrives";
 }
 
 TEST_F(PeerTest, what_the_peer_has_is_complete_and_the_rest_is_told) {
