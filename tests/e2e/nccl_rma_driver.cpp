@@ -18,7 +18,8 @@ namespace gdx::nccl {
 namespace {
 
 // Requests that NCCL keeps open towards each rank in each context: 32 times the plugin's maxRecvs.
-constexpr std::size_t kMostOpen = 256;
+constexpr int kMostReceives = 32;
+constexpr std::size_t kMostOpen = std::size_t{32} * kMostReceives;
 constexpr int kContexts = 2;
 
 // One rank's half of the calls, by the struct of one version.
@@ -40,7 +41,9 @@ class RmaRank {
     must(devices > 0, "no device");
     PropertiesV12 properties{};
     must_succeed(rma_->meeting.get_properties(0, &properties), "getProperties");
-    must(properties.device_type == kGinProxyDevice && properties.pointers == kHostMemory, "properties");
+    must(properties.device_type == kGinProxyDevice && properties.pointers == kHostMemory &&
+             properties.most_receives == kMostReceives,
+         "properties");
   }
   void transfer();
   void refusals();
@@ -287,7 +290,7 @@ void RmaRank<Own>::killed() {
   }
   open();
   die(1);
-  std::vector<std::byte> buffer(std::size_t{4} << 20);
+  std::vector<std::byte> buffer(std::size_t{1} << 20);
   if (phase == 1) {
     void* memory = nullptr;
     must(try_to_register(buffer, kHostMemory, &memory) != Outcome::kSuccess, "regMrSym without a rank");

@@ -5,7 +5,6 @@
 
 #include <exception>
 
-#include "host/messaging/matching.h"
 #include "host/plugins/nccl/abi.h"
 #include "host/plugins/nccl/context.h"
 #include "host/plugins/nccl/log.h"
@@ -29,8 +28,9 @@ Outcome guarded(Call call) {
 [[nodiscard]] Outcome count_devices(int* count);
 [[nodiscard]] Outcome finalize(void* context);
 
-// `device_type`: who posts, by NCCL's numbers.
-template <typename Properties, int device_type>
+// `device_type`: who posts, by NCCL's numbers. `most_receives`: of a group; for RMA, which has none, NCCL
+// keeps 32 times as many requests open.
+template <typename Properties, int device_type, int most_receives>
 Outcome get_properties(int number, Properties* properties) {
   constexpr int kMostCommunicators = 65'536;
   return guarded([&] {
@@ -44,7 +44,7 @@ Outcome get_properties(int number, Properties* properties) {
     made.pointers = kHostMemory;
     made.mbit_per_s = device.mbit_per_s;
     made.most_communicators = kMostCommunicators;
-    made.most_receives = messaging::kMostParts;
+    made.most_receives = most_receives;
     made.device_type = device_type;
     made.virtual_device.count = 1;
     made.virtual_device.devices[0] = number;

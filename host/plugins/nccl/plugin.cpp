@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "host/messaging/matching.h"
 #include "host/plugins/nccl/calls.h"
 
 namespace gdx::nccl {
@@ -134,7 +135,7 @@ constexpr Net<Properties> net() {
   return {.name = "gdx",
           .init = init_net,
           .devices = count_devices,
-          .get_properties = get_properties<Properties, kHostDevice>,
+          .get_properties = get_properties<Properties, kHostDevice, messaging::kMostParts>,
           .listen = listen,
           .connect = connect,
           .accept = accept,

@@ -14,6 +14,8 @@ namespace {
 using messaging::MemoryPart;
 using messaging::WordSignal;
 
+constexpr int kMostRmaReceives = 32;
+
 Group* group_of(void* pointer) { return static_cast<Group*>(pointer); }
 MemoryPart part_of(void* memory, std::uint64_t offset) { return {static_cast<Window*>(memory), offset}; }
 
@@ -214,9 +216,10 @@ Outcome register_dmabuf_v13(void* group, void* data, std::size_t bytes, int /*ty
 }
 
 constexpr RmaBegin kBegin{.name = "gdx", .init = init_rma, .devices = count_rma_devices};
-constexpr RmaMeeting kMeeting{.get_properties = get_properties<PropertiesV12, kGinProxyDevice>,
-                              .listen = listen_for_group,
-                              .connect = connect};
+constexpr RmaMeeting kMeeting{
+    .get_properties = get_properties<PropertiesV12, kGinProxyDevice, kMostRmaReceives>,
+    .listen = listen_for_group,
+    .connect = connect};
 constexpr RmaMemory kMemory{
     .create_context = create_context, .register_memory = register_memory, .register_dmabuf = register_dmabuf};
 constexpr RmaMemoryV13 kMemoryV13{.create_context = create_context_v13,
