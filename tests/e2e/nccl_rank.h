@@ -26,6 +26,12 @@ class Rank {
     net_ = static_cast<const Net<Properties>*>(dlsym(library, ("ncclNetPlugin_" + given.version).c_str()));
     must(net_ != nullptr, "no such version of the interface");
     int config = -1;
+    if (given.test == "refusals") {
+      setenv("NCCL_SOCKET_IFNAME", "none0", 1);
+      must(net_->init(&context_, given.seed, &config, logger, nullptr) == Outcome::kInvalidArgument,
+           "an interface that is not there");
+      setenv("NCCL_SOCKET_IFNAME", "lo", 1);
+    }
     must_succeed(net_->init(&context_, given.seed, &config, logger, nullptr), "init");
     must_succeed(net_->devices(&devices_), "devices");
     must(devices_ > 0, "no device");

@@ -48,9 +48,17 @@ std::string pci_path_of(const std::string& pci) {
 Result<std::string> host_of(const LibfabricNic& nic, const Device& device) {
   constexpr char kLoopback[] = "127.0.0.1";
   const auto addresses = GDX_TRY(bootstrap::host_addresses());
-  const char* const words = std::getenv(kInterfacesVariable);
-  const auto named = bootstrap::addresses_named(addresses, words == nullptr ? "" : words);
+  const char* const set = std::getenv(kInterfacesVariable);
+  const std::string_view words = set == nullptr ? "" : set;
+  const bool is_named = !words.empty() && !words.starts_with('^');
+  auto nameable = addresses;
+  if (is_named) nameable.push_back({.text = kLoopback, .bytes = {}, .prefix_bits = 0, .interface = "lo"});
+  const auto named = bootstrap::addresses_named(nameable, words);
   if (!named.empty()) return named.front().text;
+  if (is_named)
+    return fail(Status::kInvalidArgument,
+                fmt::format("{}={} names no interface of this host that is up and has an address",
+                            kInterfacesVariable, words));
   if (!nic.address.empty()) return nic.address;
   if (device.traits.within_host || addresses.empty()) return std::string(kLoopback);
   const auto is_of_nic = [&](const bootstrap::HostAddress& address) {
