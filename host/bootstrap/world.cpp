@@ -30,9 +30,10 @@ struct World::Impl {
   std::vector<std::optional<Frame>> contributions;  // rank 0: those that came for the next collective
   // Rank 0, until the first collective proves that the members are the ranks.
   std::optional<bootstrap::Reception> reception;
-  std::string latecomer;       // the last who came when its place was taken, for messages
-  std::uint64_t bound_ns = 0;  // of the collective in progress
-  std::uint32_t sequence = 1;  // of the collective in progress or, between, the next
+  std::string latecomer;         // the last who came when its place was taken, for messages
+  std::uint64_t bound_ns = 0;    // of the collective in progress
+  std::uint32_t sequence = 1;    // of the collective in progress or, between, the next
+  bool has_contributed = false;  // to a barrier that poll_barrier() goes on with
   std::optional<std::pair<std::uint32_t, Error>> gave_up;  // rank 0: a rank that has ended its world, and why
   std::optional<Error> broken;
 
@@ -48,6 +49,9 @@ struct World::Impl {
   [[nodiscard]] std::string absent_text(const std::vector<std::uint32_t>& absent) const;
   Result<std::vector<std::byte>> collect(std::span<const std::byte> mine, std::uint64_t deadline_ns);
   Result<std::vector<std::byte>> contribute(std::span<const std::byte> mine, std::uint64_t deadline_ns);
+  Result<std::optional<std::vector<std::byte>>> receive_gathered(std::size_t bytes);
+  Result<bool> poll_collect();
+  Result<bool> poll_contribute();
   Result<void> wait_for_contributions(std::size_t bytes, std::uint64_t deadline_ns);
   Result<void> send_to_members(std::vector<std::byte> frame, std::uint64_t deadline_ns);
 };
@@ -55,6 +59,7 @@ struct World::Impl {
 namespace {
 
 constexpr double kNsPerSecond = 1e9;
+constexpr std::uint64_t kAnswerNs = 1'000'000'000;  // for sockets to take the few bytes that end a barrier
 
 // A rank that has ended closes its connection, and is told as gone at once.
 constexpr char kLives[] = ", and its connection stands: it is slow, or stopped";
@@ -226,25 +231,8 @@ Result<std::vector<std::byte>> World::Impl::contribute(std::span<const std::byte
   Connection& root = members.front();
   root.queue(bootstrap::encode_frame(FrameType::kContribution, options.rank, sequence, mine));
   for (;;) {
-    // Receives after a failed flush too, because rank 0 sends its reason before it closes.
-    const auto sent = root.flush();
-    auto frame = root.receive({FrameType::kGathered, FrameType::kFailed});
-    if (!frame) return break_up(0, frame.error());
-    if (*frame && (*frame)->type == FrameType::kFailed) {
-      return break_up(bootstrap::received_failure(bootstrap::decode_failure(**frame)));
-    }
-    if (*frame &&
-        ((*frame)->sequence != sequence || (*frame)->payload.size() != mine.size() * options.size)) {
-      return break_up(0, {Status::kInvalidArgument,
-                          fmt::format("answered collective {} with {} bytes, where {} with {} were due",
-                                      (*frame)->sequence, (*frame)->payload.size(), sequence,
-                                      mine.size() * options.size)});
-    }
-    if (*frame) {
-      ++sequence;
-      return std::move((*frame)->payload);
-    }
-    if (!sent) return break_up(0, sent.error());
+    auto gathered = GDX_TRY(receive_gathered(mine.size()));
+    if (gathered) return std::move(*gathered);
     pollfd ready{root.socket().value(), root.events(), 0};
     if (!bootstrap::wait_until(std::span(&ready, 1), deadline_ns)) {
       return break_up(Error{
@@ -254,6 +242,54 @@ Result<std::vector<std::byte>> World::Impl::contribute(std::span<const std::byte
                       sequence, bound_text())});
     }
   }
+}
+
+// Sends what is queued, and takes rank 0's answer once it is here.
+Result<std::optional<std::vector<std::byte>>> World::Impl::receive_gathered(std::size_t bytes) {
+  Connection& root = members.front();
+  // Receives after a failed flush too, because rank 0 sends its reason before it closes.
+  const auto sent = root.flush();
+  auto frame = root.receive({FrameType::kGathered, FrameType::kFailed});
+  if (!frame) return break_up(0, frame.error());
+  if (*frame && (*frame)->type == FrameType::kFailed)
+    return break_up(bootstrap::received_failure(bootstrap::decode_failure(**frame)));
+  if (*frame && ((*frame)->sequence != sequence || (*frame)->payload.size() != bytes * options.size)) {
+    return break_up(
+        0, {Status::kInvalidArgument,
+            fmt::format("answered collective {} with {} bytes, where {} with {} were due", (*frame)->sequence,
+                        (*frame)->payload.size(), sequence, bytes * options.size)});
+  }
+  if (*frame) {
+    ++sequence;
+    return std::optional(std::move((*frame)->payload));
+  }
+  if (!sent) return break_up(0, sent.error());
+  return std::optional<std::vector<std::byte>>();
+}
+
+Result<bool> World::Impl::poll_collect() {
+  bool all = true;
+  for (std::uint32_t rank = 1; rank < options.size; ++rank) {
+    if (auto read = read_member(rank); !read) return tl::unexpected(read.error());
+    all = all && contributions[rank].has_value();
+  }
+  if (gave_up) {
+    auto ended = end_for_who_gave_up({});
+    return tl::unexpected(ended.error());
+  }
+  if (!all) return false;
+  bound_ns = kAnswerNs;
+  GDX_TRY(collect({}, monotonic_ns() + kAnswerNs));
+  return true;
+}
+
+Result<bool> World::Impl::poll_contribute() {
+  if (!has_contributed)
+    members.front().queue(bootstrap::encode_frame(FrameType::kContribution, options.rank, sequence, {}));
+  has_contributed = true;
+  const auto gathered = GDX_TRY(receive_gathered(0));
+  has_contributed = !gathered;
+  return gathered.has_value();
 }
 
 World::World(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -328,6 +364,13 @@ Result<std::vector<std::byte>> World::allgather(std::span<const std::byte> mine,
 Result<void> World::barrier(std::uint64_t timeout_ns) {
   GDX_TRY(allgather({}, timeout_ns));
   return {};
+}
+
+Result<bool> World::poll_barrier() {
+  const auto turn = GDX_TRY(impl_->caller.begin());
+  if (impl_->broken) return tl::unexpected(*impl_->broken);
+  if (size() == 1) return true;
+  return rank() == 0 ? impl_->poll_collect() : impl_->poll_contribute();
 }
 
 Result<void> World::poll_peers() {

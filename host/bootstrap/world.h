@@ -106,6 +106,10 @@ class World {
   // Returns once every rank has called it. Errors: those of allgather.
   [[nodiscard]] Result<void> barrier(std::uint64_t timeout_ns);
 
+  // Goes on with a barrier without waiting, the same one until it has ended: no other collective may come
+  // between. Returns whether every rank has called it. Errors: those of allgather.
+  [[nodiscard]] Result<bool> poll_barrier();
+
   // Gathers one value of each rank, indexed by rank. Errors: those of allgather.
   template <typename T>
   [[nodiscard]] Result<std::vector<T>> allgather_value(const T& mine, std::uint64_t timeout_ns) {

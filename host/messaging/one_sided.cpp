@@ -65,6 +65,10 @@ void OneSided::forget_memory(SharedMemory* memory) {
   memories_.erase(found);
 }
 
+void OneSided::forget_all() {
+  while (!memories_.empty()) forget_memory(memories_.back().get());
+}
+
 Result<void> OneSided::check(std::uint32_t rank) const {
   if (rank >= ranks_) return fail(Status::kInvalidArgument, fmt::format("rank {} of {}", rank, ranks_));
   if (lost_) return tl::unexpected(*failure_);

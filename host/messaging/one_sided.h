@@ -68,6 +68,9 @@ class OneSided {
   // Ends the registration. Requests in it that are not complete end all, because its owner frees it next.
   void forget_memory(SharedMemory* memory);
 
+  // Ends all registrations.
+  void forget_all();
+
   // Writes `bytes` from here to the rank, and then signals, where it is to. `more`: another put to the rank
   // follows at once. A request is complete when its source is free and the rank has the payload; the word
   // changes later, in the order of signals. Errors: kInvalidArgument for what the memory does not hold; the

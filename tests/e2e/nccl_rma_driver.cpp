@@ -48,6 +48,7 @@ class RmaRank {
   void transfer();
   void refusals();
   void killed();
+  void together();
 
  private:
   void meet() {
@@ -317,6 +318,22 @@ void RmaRank<Own>::killed() {
   close();
 }
 
+// Two ranks of one process, whose thread closes one and then the other, as NCCL does.
+template <typename Own>
+void RmaRank<Own>::together() {
+  if (rank_ != 0) return;
+  unsetenv("GDX_NCCL_RMA");
+  RmaRank other(arguments_, 1, shared_);
+  std::thread opening([&] { other.open(); });
+  open();
+  opening.join();
+  close();
+  std::this_thread::sleep_for(std::chrono::milliseconds(1500));  // longer than a lost rank has
+  must_succeed(other.rma_->completion.progress(other.rma_context_),
+               "rmaProgress beside a rank that has closed");
+  other.close();
+}
+
 // Waits as NCCL's proxy does, for progress to tell.
 template <typename Own>
 void RmaRank<Own>::see_the_end(std::vector<std::byte>& buffer, void* memory) {
@@ -335,8 +352,10 @@ void RmaRank<Own>::see_the_end(std::vector<std::byte>& buffer, void* memory) {
 template <typename Own>
 int run_version(const Arguments& arguments, std::uint32_t rank, Shared& shared) {
   using Rank = RmaRank<Own>;
-  const std::map<std::string, void (Rank::*)()> cases{
-      {"transfer", &Rank::transfer}, {"refusals", &Rank::refusals}, {"killed", &Rank::killed}};
+  const std::map<std::string, void (Rank::*)()> cases{{"transfer", &Rank::transfer},
+                                                      {"refusals", &Rank::refusals},
+                                                      {"killed", &Rank::killed},
+                                                      {"together", &Rank::together}};
   const auto found = cases.find(arguments.test);
   must(found != cases.end(), "no such case");
   Rank own(arguments, rank, shared);

@@ -15,8 +15,7 @@ using messaging::OneSided;
 using messaging::OneSidedRequest;
 using messaging::WordSignal;
 
-constexpr std::uint64_t kMeetNs = 60'000'000'000;   // for ranks that come later
-constexpr std::uint64_t kCloseNs = 10'000'000'000;  // for ranks that close later, or never
+constexpr std::uint64_t kMeetNs = 60'000'000'000;  // for ranks that come later
 
 // A rank's part of a registration, as it tells it to the others.
 struct Contribution {
@@ -39,12 +38,18 @@ Group::Group(std::shared_ptr<messaging::Keeper> keeper, World world, std::unique
 }
 
 Group::~Group() {
+  if (keeper_) keeper_->remove(*this);
+}
+
+void Group::close(std::unique_ptr<Group> group) {
   {
-    // Turns go on meanwhile, because the others may still need this rank's answers.
-    const std::lock_guard lock(world_mutex_);
-    if (!has_failed()) (void)world_.barrier(kCloseNs);
+    const std::scoped_lock lock(group->world_mutex_, group->mutex_);
+    group->one_sided_->forget_all();
+    group->is_closing_ = true;
+    group->is_over_ = group->one_sided_->failure().has_value();
   }
-  keeper_->remove(*this);
+  const auto keeper = std::move(group->keeper_);
+  keeper->own(std::move(group));
 }
 
 Result<std::unique_ptr<Group>> Group::connect(std::shared_ptr<messaging::Keeper> keeper,
@@ -180,6 +185,11 @@ void Group::step(std::uint64_t now_ns) {
 void Group::look(std::uint64_t now_ns) {
   const std::unique_lock world_lock(world_mutex_, std::try_to_lock);
   if (!world_lock) return;  // a collective call goes on, which sees it
+  if (is_closing_) {
+    const auto closed = world_.poll_barrier();
+    is_over_ = is_over_ || !closed || *closed;
+    return;
+  }
   const auto there = world_.poll_peers();
   const std::lock_guard lock(mutex_);
   if (there || losing_) return;

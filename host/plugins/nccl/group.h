@@ -35,7 +35,9 @@ class Group final : public messaging::Kept {
                                                               messaging::Inviting inviting,
                                                               const messaging::Invitation& root,
                                                               std::uint32_t rank, std::uint32_t ranks);
-  // Waits for the others' end, within a bound, so that none takes this one for dead.
+  // Closes without waiting. The keeper has the group until all ranks have closed theirs, because they may
+  // still need this rank's answers, and none may take it for dead.
+  static void close(std::unique_ptr<Group> group);
   ~Group() override;
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
@@ -64,6 +66,7 @@ class Group final : public messaging::Kept {
 
   void take_turn() override;
   void give_up(const char* why) override;
+  [[nodiscard]] bool is_over() const override { return is_over_; }
 
  private:
   Group(std::shared_ptr<messaging::Keeper> keeper, World world,
@@ -72,9 +75,11 @@ class Group final : public messaging::Kept {
   void look(std::uint64_t now_ns);
   [[nodiscard]] Result<Request*> posted(Result<messaging::OneSidedRequest> one, bool more);
 
-  std::shared_ptr<messaging::Keeper> keeper_;
-  std::mutex world_mutex_;  // taken before the other
+  std::shared_ptr<messaging::Keeper> keeper_;  // null once it owns this
+  std::mutex world_mutex_;                     // taken before the other
   World world_;
+  bool is_closing_ = false;
+  bool is_over_ = false;
   std::mutex mutex_;  // of what follows
   std::unique_ptr<messaging::OneSided> one_sided_;
   std::optional<Error> losing_;

@@ -100,7 +100,7 @@ Outcome forget_window(void* group, void* memory) {
 
 Outcome close_group(void* group) {
   return guarded([&] {
-    delete group_of(group);
+    Group::close(std::unique_ptr<Group>(group_of(group)));
     return Outcome::kSuccess;
   });
 }
