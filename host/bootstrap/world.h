@@ -43,7 +43,7 @@ struct WorldOptions {
   // Address where rank 0 listens, HOST:PORT, [IPV6]:PORT, or unix:NAME on this host; unused when size is 1.
   std::string root = {};
   std::uint64_t timeout_ns = 30'000'000'000;  // bound of join(), and of collectives without their own
-  // Where it is set, rank 0 listens at a free port and tells by it where, and `root` is unused.
+  // Tells the others where rank 0 listens, which is then a free port; `root` is unused.
   Tell tell_root = {};
   bool one_host = false;  // with tell_root: ranks meet at a local socket
   // The job's secret, where the program supplies it, or a launcher has carried it from rank 0; and who can

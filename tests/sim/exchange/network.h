@@ -26,7 +26,7 @@ struct Traffic {
   std::uint64_t bytes = 0;
 };
 
-// How a rank is lost: its sockets close, or stand and it makes no further call.
+// Ways to lose a rank: its sockets close, or stand while it makes no further call.
 enum class Loss : std::uint8_t { kNone, kDeath, kSilence };
 
 class Network {
@@ -70,7 +70,7 @@ class Network {
     bool listens = false;
     bool ended = false;   // sends nothing more
     bool closed = false;  // and takes nothing more
-    short polled = 0;     // what its owner waits for
+    short polled = 0;     // events that its owner waits for
     std::vector<std::byte> inbox;
     std::size_t taken = 0;
   };
