@@ -1,4 +1,4 @@
-// What NCCL is told for a status.
+// Results that NCCL is given for a status.
 #include <gtest/gtest.h>
 
 #include "host/plugins/nccl/log.h"
