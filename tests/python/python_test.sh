@@ -75,7 +75,7 @@ gpu_kernels() {
     echo "SKIPPED: no kernel ran on a GPU from Python: there is no GPU (nvidia-smi), or no nvcc in PATH"
     return
   fi
-  "$python" -m pip install -q 'cuda-core[cu13]' >"$folder/out" 2>&1 ||
+  "$python" -m pip install -q -r "$here/gpu_requirements.txt" >"$folder/out" 2>&1 ||
     { echo "SKIPPED: no kernel ran on a GPU from Python: pip has no cuda-core" && return; }
   step nvcc -std=c++17 --expt-relaxed-constexpr -arch="sm_$architecture" -cubin -I "$root" -o "$folder/kernels.cubin" \
     "$here/gpu_kernels.cu"
