@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import itertools
 import os
+import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
@@ -33,15 +34,19 @@ def text_of_rank_0() -> Iterator[Callable[[str, float], str] | None]:
     stores: list[Any] = []
 
     def exchange(text: str, timeout_s: float) -> str:
-        # A store takes 0 for a default, or for no bound.
-        bound = timedelta(seconds=max(timeout_s, 0.001))
+        end_s = time.monotonic() + timeout_s
+
+        def bound() -> timedelta:
+            # A store takes 0 for a default, or for no bound.
+            return timedelta(seconds=max(end_s - time.monotonic(), 0.001))
+
         try:
-            store = next(distributed.rendezvous("env://", timeout=bound))[0]
+            store = next(distributed.rendezvous("env://", timeout=bound()))[0]
             if text:
                 stores.append(store)
                 store.set(key, text)
                 return text
-            store.wait([key], bound)
+            store.wait([key], bound())
             return str(store.get(key), "ascii")
         except (RuntimeError, ValueError) as error:
             reason = str(error).partition("\n")[0]

@@ -8,6 +8,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <exception>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -15,6 +16,7 @@
 #include <string_view>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/own_process.h"
@@ -63,16 +65,18 @@ std::size_t equal_bytes(const To& to, const From& from) {
 }
 
 // Options of ranks whose launcher gives rank and size alone, as torchrun does. `exchange`, a function of the
-// text of rank 0 and of seconds, carries it. It is borrowed: ranks meet while the caller holds it.
-Result<WorldOptions> world_by(nb::handle exchange) {
+// text of rank 0 and of seconds, carries it. Both are borrowed: ranks meet while the caller holds them.
+// `interrupted` gets an exception of `exchange` that is no error, as KeyboardInterrupt.
+Result<WorldOptions> world_by(nb::handle exchange, std::exception_ptr& interrupted) {
   auto options = WorldOptions::from_environment(
-      [exchange](const std::string& mine, std::uint64_t deadline_ns) -> Result<std::string> {
+      [exchange, &interrupted](const std::string& mine, std::uint64_t deadline_ns) -> Result<std::string> {
         const nb::gil_scoped_acquire held;
         const std::uint64_t now_ns = monotonic_ns();
         const double left_s = deadline_ns > now_ns ? static_cast<double>(deadline_ns - now_ns) / 1e9 : 0;
         try {
           return nb::cast<std::string>(exchange(mine, left_s));
         } catch (const nb::python_error& error) {
+          if (!error.matches(PyExc_Exception)) interrupted = std::current_exception();
           return fail(Status::kSystem, nb::str(error.value()).c_str());
         }
       });
@@ -88,6 +92,20 @@ std::byte* bytes_of(const Array& array) {
   return static_cast<std::byte*>(const_cast<void*>(static_cast<const void*>(array.data())));
 }
 
+// Calls of one team. The interpreter's lock guards the members.
+struct Calls {
+  [[nodiscard]] bool any() const { return running != 0 || streams->any(); }
+
+  int running = 0;  // of the host
+  std::shared_ptr<StreamCalls> streams = std::make_shared<StreamCalls>();
+};
+
+// A first team and its parts, which end with it. The interpreter's lock guards the members.
+struct Family {
+  bool closed = false;
+  std::vector<std::weak_ptr<Calls>> calls;  // of each
+};
+
 // The interpreter's lock guards the members.
 class PyTeam {
  public:
@@ -102,24 +120,30 @@ class PyTeam {
         throw nb::value_error("timeout_s: use 0 to 3600, and not 0");
       options.timeout_ns = static_cast<std::uint64_t>(std::ceil(*timeout_s * 1e9));
     }
-    if (exchange) options.world = take(world_by(*exchange));
+    std::exception_ptr interrupted;
+    if (exchange) options.world = take(world_by(*exchange, interrupted));
     auto made = [&] {
       const nb::gil_scoped_release released;
       return Team::create(options);
     }();
+    if (interrupted) std::rethrow_exception(interrupted);
     team_.emplace(take(std::move(made)));
+    family_->calls.push_back(calls_);
   }
-  // The team of some ranks of `of`.
-  PyTeam(PyTeam& of, const std::vector<std::uint32_t>& ranks, std::uint64_t tag) : gpu_(of.gpu_) {
+  // The team of some ranks of `of`, which outlives it.
+  PyTeam(PyTeam& of, const std::vector<std::uint32_t>& ranks, std::uint64_t tag)
+      : gpu_(of.gpu_), is_part_(true), family_(of.family_) {
     team_.emplace(take(of.collective([&](Team& team) { return team.subteam(ranks, tag); })));
+    std::erase_if(family_->calls, [](const std::weak_ptr<Calls>& calls) { return calls.expired(); });
+    family_->calls.push_back(calls_);
   }
   PyTeam(const PyTeam&) = delete;
   PyTeam& operator=(const PyTeam&) = delete;
   ~PyTeam() {
     const nb::gil_scoped_release released;
     if (process_.is_here()) {
-      if (team_ && stream_calls_->any()) team_->abort();
-      stream_calls_->end();
+      if (team_ && !is_part_ && calls_->streams->any()) team_->abort();
+      calls_->streams->end();
     }
     team_.reset();
   }
@@ -132,10 +156,12 @@ class PyTeam {
 
   void close() {
     if (!team_) return;
-    if (calls_ != 0)
-      raise(Status::kBusy, "another thread is in a call of this team: let it return first", {});
-    if (stream_calls_->any())
-      raise(Status::kBusy, "calls of this team wait on a stream: synchronize it first", {});
+    check_no_call(*calls_, "this team");
+    for (const std::weak_ptr<Calls>& calls : family_->calls) {
+      const std::shared_ptr<Calls> of = calls.lock();
+      if (!is_part_ && of) check_no_call(*of, "a part of this team");
+    }
+    if (!is_part_) family_->closed = true;
     auto closed = [this] {
       Team team = *std::exchange(team_, std::nullopt);
       const nb::gil_scoped_release released;
@@ -220,11 +246,11 @@ class PyTeam {
     const KernelLaunch launch{blocks, threads, shared_bytes, nullptr};
     Team& team = opened();
     const TeamHandle handle = team.handle();
-    const bool alone = is_alone() && handle.fault->status == Status::kOk;
+    const bool alone = !calls_->any() && handle.fault->status == Status::kOk;
     with_call({}, [&](Call& call) { return call.run(kernel, launch, values.pointers()); });
     // Tells of a call whose status the kernel has dropped.
     const Status dropped = handle.fault->status;
-    if (dropped == Status::kOk || !alone || !is_alone()) return;
+    if (dropped == Status::kOk || !alone || calls_->any()) return;
     const Fault fault = take_fault(team, handle, dropped);
     raise(dropped, name + ": " + fault.message, fault.rank, fault.syndrome);
   }
@@ -239,18 +265,19 @@ class PyTeam {
     check_process({});
     const CudaDriver driver = CudaDriver::loaded();
     const int result = [&] {
-      const InCall in_call(calls_);
+      const InCall in_call(*calls_);
       const nb::gil_scoped_release released;
       return driver.synchronize(stream);
     }();
+    if (result != 0 && result != kInvalidHandle) lose_stream_calls();
     check_driver("cuStreamSynchronize", result, {});
-    const Status failed = stream_calls_->take_failure();
+    const Status failed = calls_->streams->take_failure();
     if (failed != Status::kOk) raise_fault(team, failed, {});
   }
 
  private:
   [[nodiscard]] Team& opened() {
-    if (!team_) raise(Status::kInvalidArgument, "the team is closed: make another", {});
+    if (!team_ || family_->closed) raise(Status::kInvalidArgument, "the team is closed: make another", {});
     return *team_;
   }
   [[nodiscard]] const Team& opened() const { return const_cast<PyTeam*>(this)->opened(); }
@@ -264,7 +291,7 @@ class PyTeam {
   template <typename Body>
   std::invoke_result_t<Body, Team&> collective(Body body) {
     Team& team = opened();
-    const InCall in_call(calls_);
+    const InCall in_call(*calls_);
     const nb::gil_scoped_release released;
     return body(team);
   }
@@ -281,7 +308,7 @@ class PyTeam {
     Team& team = opened();
     check_call(rank);
     check_driver("cuLaunchHostFunc",
-                 stream_calls_->append(stream, team.handle(), team.heap_pages(), std::move(body)), rank);
+                 calls_->streams->append(stream, team.handle(), team.heap_pages(), std::move(body)), rank);
   }
 
   template <typename Body>
@@ -294,7 +321,7 @@ class PyTeam {
     const TeamHandle handle = team.handle();
     Status status = Status::kOk;
     {
-      const InCall in_call(calls_);
+      const InCall in_call(*calls_);
       Call call(handle);
       status = body(call);
     }
@@ -318,8 +345,15 @@ class PyTeam {
               " use this team: make the call in one of them, or the team without gpu=",
           rank);
   }
+  // `of`: the calls' team.
+  static void check_no_call(const Calls& calls, const std::string& of) {
+    if (calls.running != 0)
+      raise(Status::kBusy, "another thread is in a call of " + of + ": let it return first", {});
+    if (calls.streams->any())
+      raise(Status::kBusy, "calls of " + of + " wait on a stream: synchronize it first", {});
+  }
+  static constexpr int kInvalidHandle = 400;  // CUDA_ERROR_INVALID_HANDLE
   static void check_driver(const std::string& function, int result, Rank rank) {
-    constexpr int kInvalidHandle = 400;  // CUDA_ERROR_INVALID_HANDLE
     if (result == 0) return;
     if (result == kInvalidHandle)
       raise(Status::kInvalidArgument, "stream: no stream of CUDA in this process has this handle", rank);
@@ -334,7 +368,8 @@ class PyTeam {
   // Empties the team's record, so that the next failure is described. Of calls that fail beside one another
   // the record has only one.
   Fault take_fault(Team& team, const TeamHandle& handle, Status status) const {
-    if (!is_alone() || handle.fault->status != status) return {status_name(status), {}, {}};
+    if (calls_->any() || handle.fault == nullptr || handle.fault->status != status)
+      return {status_name(status), {}, {}};
     const std::uint32_t rank = handle.fault->rank;
     Fault fault{team.describe_fault(), {}, {}};
     if (rank < handle.size) {
@@ -349,26 +384,32 @@ class PyTeam {
     const Fault fault = take_fault(team, team.handle(), status);
     raise(status, fault.message, rank ? rank : fault.rank, fault.syndrome);
   }
-  // Returns whether no call runs.
-  [[nodiscard]] bool is_alone() const { return calls_ == 0 && !stream_calls_->any(); }
+  // Drops the calls that wait on streams: after an error the driver may never make them.
+  void lose_stream_calls() {
+    const InCall in_call(*calls_);
+    const auto lost = std::exchange(calls_->streams, std::make_shared<StreamCalls>());
+    const nb::gil_scoped_release released;
+    lost->end();
+  }
 
   // Keeps close() away.
   class InCall {
    public:
-    explicit InCall(int& calls) : calls_(calls) { ++calls_; }
-    ~InCall() { --calls_; }
+    explicit InCall(Calls& calls) : calls_(calls) { ++calls_.running; }
+    ~InCall() { --calls_.running; }
     InCall(const InCall&) = delete;
     InCall& operator=(const InCall&) = delete;
 
    private:
-    int& calls_;
+    Calls& calls_;
   };
 
   OwnProcess process_;
   std::optional<int> gpu_;
   std::optional<Team> team_;
-  int calls_ = 0;
-  std::shared_ptr<StreamCalls> stream_calls_ = std::make_shared<StreamCalls>();
+  bool is_part_ = false;
+  std::shared_ptr<Calls> calls_ = std::make_shared<Calls>();
+  std::shared_ptr<Family> family_ = std::make_shared<Family>();
 };
 
 }  // namespace
@@ -390,8 +431,8 @@ NB_MODULE(_gdx, module) {
       "do nothing.")
       .def(nb::init<std::uint64_t, std::optional<double>, std::optional<nb::callable>, std::optional<int>>(),
            "heap_bytes"_a, "timeout_s"_a = nb::none(), "exchange"_a = nb::none(), "gpu"_a = nb::none())
-      .def(nb::init<PyTeam&, const std::vector<std::uint32_t>&, std::uint64_t>(), "of"_a, "ranks"_a, "tag"_a,
-           "Makes the team of some ranks of another. Python calls Team.subteam.")
+      .def(nb::init<PyTeam&, const std::vector<std::uint32_t>&, std::uint64_t>(), nb::keep_alive<1, 2>(),
+           "of"_a, "ranks"_a, "tag"_a, "Makes the team of some ranks of another. Python calls Team.subteam.")
       .def_prop_ro("rank", &PyTeam::rank)
       .def_prop_ro("size", &PyTeam::size)
       .def_prop_ro(
@@ -403,7 +444,8 @@ NB_MODULE(_gdx, module) {
            "Returns once every rank has called it. Collective.")
       .def("synchronize", &PyTeam::synchronize, "stream"_a,
            "Waits for the stream, and raises what the first call failed with that a stream has made on this "
-           "team.")
+           "team.\n\n"
+           "After an error of the driver, calls of this team that wait on any stream are dropped.")
       .def("_allocate", &PyTeam::allocate, "bytes"_a)
       .def("free", &PyTeam::free, "array"_a.noconvert(),
            "Gives back what array() returned, once no rank uses it any more. Collective.")

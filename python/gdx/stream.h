@@ -25,6 +25,7 @@ using Stream = std::optional<std::uintptr_t>;
 struct CudaDriver {
   int (*launch_host_function)(std::uintptr_t stream, void (*function)(void*), void* data);
   int (*synchronize)(std::uintptr_t stream);
+  int (*is_capturing)(std::uintptr_t stream, int* status);  // null: the driver has no graphs
 
   // Raises Error where there is none.
   static CudaDriver loaded() {
@@ -38,6 +39,8 @@ struct CudaDriver {
         reinterpret_cast<decltype(driver.launch_host_function)>(dlsym(library, "cuLaunchHostFunc"));
     driver.synchronize =
         reinterpret_cast<decltype(driver.synchronize)>(dlsym(library, "cuStreamSynchronize"));
+    driver.is_capturing =
+        reinterpret_cast<decltype(driver.is_capturing)>(dlsym(library, "cuStreamIsCapturing"));
     dlclose(library);  // its maker's reference stays
     if (driver.launch_host_function == nullptr || driver.synchronize == nullptr)
       raise(Status::kUnsupported,
@@ -54,6 +57,13 @@ class StreamCalls : public std::enable_shared_from_this<StreamCalls> {
   // Appends `body(team)` to the stream. Keeps `pages` until then. Returns the driver's result.
   int append(std::uintptr_t stream, const TeamHandle& team, std::shared_ptr<std::byte> pages, Body body) {
     const CudaDriver driver = CudaDriver::loaded();
+    int capturing = 0;
+    if (driver.is_capturing != nullptr) {
+      const int result = driver.is_capturing(stream, &capturing);
+      if (result != 0) return result;
+    }
+    if (capturing != 0)
+      raise(Status::kUnsupported, "stream: it is being captured, and a graph cannot repeat this call", {});
     std::unique_ptr<Call> call(new Call{shared_from_this(), team, std::move(pages), std::move(body)});
     count(1);
     const nanobind::gil_scoped_release released;
@@ -66,10 +76,10 @@ class StreamCalls : public std::enable_shared_from_this<StreamCalls> {
     return result;
   }
 
-  // Returns whether calls have not ended.
+  // Returns whether calls wait or run.
   [[nodiscard]] bool any() {
     const std::lock_guard lock(mutex_);
-    return calls_ != 0;
+    return ended_ ? running_ != 0 : calls_ != 0;
   }
   [[nodiscard]] Status take_failure() {
     const std::lock_guard lock(mutex_);

@@ -9,10 +9,13 @@ import re
 import signal
 import threading
 import unittest
+from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import gdx
 import numpy as np
+from gdx import _gdx
 
 
 class OnlyDlpack:
@@ -66,6 +69,27 @@ class Calls(unittest.TestCase):
         with self.assertRaises(gdx.Error) as raised:
             self.team.subteam([self.peer])
         self.assert_status(gdx.Status.INVALID_ARGUMENT, None, raised.exception)
+
+    def test_part_ends_with_its_team(self) -> None:
+        part = self.team.subteam([0, 1])
+        del self.team
+        part.barrier()
+        del part
+        self.team = gdx.Team(heap_bytes=1 << 20)
+        part = self.team.subteam([0, 1])
+        x = part.array(8, "f4")
+        self.team.close()
+        calls: list[Callable[[], None]] = [
+            lambda: part.put(x, x, self.peer),
+            part.barrier,
+            part.quiet,
+            lambda: part.synchronize(1),
+        ]
+        for call in calls:
+            with self.assertRaisesRegex(gdx.Error, "closed") as closed:
+                call()
+            self.assert_status(gdx.Status.INVALID_ARGUMENT, None, closed.exception)
+        part.close()
 
     def test_memory_of_the_team_by_buffer_and_dlpack(self) -> None:
         x = self.team.array(6, "i8")
@@ -156,6 +180,17 @@ class Calls(unittest.TestCase):
         self.team.signal(self.signals[:1], 1, self.peer)
         self.team.wait(self.signals[:1], "==", 1, self.peer)
 
+    def test_ctrl_c_where_ranks_of_torchrun_meet(self) -> None:
+        def exchange(text: str, timeout_s: float) -> str:
+            raise KeyboardInterrupt
+
+        launcher = {"TORCHELASTIC_RUN_ID": "1", "WORLD_SIZE": "2", "RANK": "1", "LOCAL_WORLD_SIZE": "2", "LOCAL_RANK": "1"}
+        with mock.patch.dict(os.environ, launcher):
+            for name in ("GDX_RANK", "GDX_WORLD_SIZE", "GDX_ROOT"):
+                os.environ.pop(name, None)
+            with self.assertRaises(KeyboardInterrupt):
+                _gdx.Team(1 << 20, exchange=exchange)
+
     def test_signal_handler_runs_in_a_wait_and_makes_no_call(self) -> None:
         refused: list[gdx.Error] = []
 
@@ -175,16 +210,17 @@ class Calls(unittest.TestCase):
         self.assert_status(gdx.Status.BUSY, self.rank, refused[0])
 
     def test_close_is_refused_while_a_thread_is_in_a_call(self) -> None:
-        thread = threading.Thread(target=self.team.wait, args=(self.signals[:1], "==", 1))
-        thread.start()
-        while thread.is_alive():
-            try:
-                self.team.close()
-                self.fail("closed below a thread's wait")
-            except gdx.Error as error:
-                self.assert_status(gdx.Status.BUSY, None, error)
-            self.team.signal(self.signals[:1], 1, self.rank)
-            thread.join()
+        for value, of in enumerate((self.team, self.team.subteam([0, 1])), 1):
+            thread = threading.Thread(target=of.wait, args=(self.signals[:1], "==", value))
+            thread.start()
+            while thread.is_alive():
+                try:
+                    self.team.close()
+                    self.fail("closed below a thread's wait")
+                except gdx.Error as error:
+                    self.assert_status(gdx.Status.BUSY, None, error)
+                self.team.signal(self.signals[:1], value, self.rank)
+                thread.join()
 
     def test_child_by_fork_is_refused_and_ends_nothing(self) -> None:
         child = os.fork()

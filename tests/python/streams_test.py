@@ -98,6 +98,30 @@ class Streams(unittest.TestCase):
         with self.assertRaisesRegex(gdx.Error, "no stream of CUDA"):
             self.team.synchronize(INVALID_HANDLE)
 
+    def test_stream_that_is_captured_is_refused(self) -> None:
+        self.driver.call("cuStreamBeginCapture_v2", ctypes.c_void_p(self.stream), 0)
+        with self.assertRaisesRegex(gdx.Error, "captured") as refused:
+            self.team.signal(self.signals[:1], 1, self.team.rank, stream=self.stream)
+        self.assertEqual(refused.exception.status, gdx.Status.UNSUPPORTED)
+
+    def test_error_of_the_driver_ends_the_calls_that_wait(self) -> None:
+        self.team.signal(self.signals[:1], 1, self.team.rank, stream=self.stream)
+        self.driver.call("gdx_fake_cuda_lose", ctypes.c_void_p(self.stream))
+        with self.assertRaisesRegex(gdx.Error, "error 719"):
+            self.team.synchronize(self.stream)
+        self.team.close()
+
+    def test_part_is_dropped_before_its_stream_and_the_team_goes_on(self) -> None:
+        part = self.team.subteam([0, 1])
+        part.signal(self.signals[:1], 1, part.rank, stream=self.stream)
+        with self.assertRaisesRegex(gdx.Error, "a part of this team") as busy:
+            self.team.close()
+        self.assertEqual(busy.exception.status, gdx.Status.BUSY)
+        del part
+        self.driver.call("cuStreamSynchronize", ctypes.c_void_p(self.stream))
+        self.assertEqual(self.signals[0], 0)
+        self.team.barrier()
+
     def test_team_that_ends_before_its_stream(self) -> None:
         self.team.signal(self.signals[:1], 1, self.team.rank, stream=self.stream)
         with self.assertRaises(gdx.Error) as busy:

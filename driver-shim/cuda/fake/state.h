@@ -120,6 +120,8 @@ struct HostRegistration {
 struct Stream {
   CUdevice device;
   std::deque<std::function<void()>> work;
+  bool capturing = false;
+  bool lost = false;  // after an error: its work never runs
 };
 
 struct State {

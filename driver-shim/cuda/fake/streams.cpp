@@ -9,6 +9,7 @@ namespace gdx::fake_cuda {
 namespace {
 
 void finish(Stream& stream) {
+  if (stream.lost) return;
   while (!stream.work.empty()) {
     stream.work.front()();
     stream.work.pop_front();
@@ -66,7 +67,7 @@ CUresult cuStreamCreate(CUstream* stream, unsigned int flags) {
   if (stream == nullptr || (flags & ~static_cast<unsigned>(CU_STREAM_NON_BLOCKING)) != 0)
     return CUDA_ERROR_INVALID_VALUE;
   *stream = reinterpret_cast<CUstream>(++state().next_stream << 8);
-  state().streams[*stream] = {current_device(), {}};
+  state().streams[*stream] = {.device = current_device(), .work = {}};
   return CUDA_SUCCESS;
 }
 
@@ -96,6 +97,7 @@ CUresult cuStreamSynchronize(CUstream handle) {
   if (const CUresult refusal = call.refusal_in_context(); refusal != CUDA_SUCCESS) return refusal;
   Stream* const stream = find_stream(handle);
   if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (stream->lost) return CUDA_ERROR_LAUNCH_FAILED;
   finish(*stream);
   return CUDA_SUCCESS;
 }
@@ -131,6 +133,32 @@ CUresult cuLaunchHostFunc(CUstream handle, CUhostFn function, void* data) {
   if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   if (function == nullptr) return CUDA_ERROR_INVALID_VALUE;
   stream->work.emplace_back([function, data] { std::thread(function, data).join(); });
+  return CUDA_SUCCESS;
+}
+
+// Without a graph: what a stream gets meanwhile goes on it as before.
+CUresult cuStreamBeginCapture_v2(CUstream handle, CUstreamCaptureMode) {
+  const Call call;
+  Stream* const stream = find_stream(handle);
+  if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  stream->capturing = true;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus* status) {
+  const Call call;
+  const Stream* const stream = find_stream(handle);
+  if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  *status = stream->capturing ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
+  return CUDA_SUCCESS;
+}
+
+// Extension of the fake: the stream's work never runs, as after a kernel's failure.
+CUresult gdx_fake_cuda_lose(CUstream handle) {
+  const Call call;
+  Stream* const stream = find_stream(handle);
+  if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  stream->lost = true;
   return CUDA_SUCCESS;
 }
 
