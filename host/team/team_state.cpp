@@ -329,7 +329,9 @@ Result<std::shared_ptr<Table>> TeamState::make_table(std::vector<std::uint32_t> 
   const std::lock_guard lock(mutex_);
   for (std::uint32_t w = 0; w < windows_->count(); ++w) windows_->write(*table, w);
   connections_->add(table);
-  write_handle(*table, area, windows_->window(0).memory.data() + area_at);
+  const auto first = connections_->first_table();  // another thread may close the first team meanwhile
+  if (!first) return fail(Status::kInvalidArgument, "the team is closed: make another");
+  write_handle(*table, *first, area, windows_->window(0).memory.data() + area_at);
   return table;
 }
 
@@ -452,7 +454,8 @@ Result<void> TeamState::add_window(void* address, std::uint64_t bytes) {
   return {};
 }
 
-void TeamState::write_handle(const Table& table, const Windows::Area& area, std::byte* area_at) const {
+void TeamState::write_handle(const Table& table, const Table& first, const Windows::Area& area,
+                             std::byte* area_at) const {
   TeamHandle handle{};
   handle.layout = team_layout(*options_.endpoint.placement);
   const auto own = std::ranges::find(table.members(), world_->rank());
@@ -468,9 +471,8 @@ void TeamState::write_handle(const Table& table, const Windows::Area& area, std:
   handle.timeout_ns = *options_.endpoint.timeout_ns;
   handle.probe_after_ns = options_.endpoint.probe_after_ns;
   handle.progress = &progress;
-  const auto first = connections_->first_table();  // of all ranks, whose endpoints share the pools
-  handle.pool_peers = first->peers();
-  handle.pool_peer_count = first->size() * options_.lanes;
+  handle.pool_peers = first.peers();
+  handle.pool_peer_count = first.size() * options_.lanes;
   handle.area = area_at;
   handle.area_bytes = area.lane_bytes;
   handle.scratch_bytes = area.scratch_bytes;

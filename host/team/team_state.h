@@ -109,7 +109,9 @@ class TeamState {
   // `area_at` of the first window. Local.
   [[nodiscard]] Result<std::shared_ptr<Table>> make_table(std::vector<std::uint32_t> members,
                                                           const Windows::Area& area, std::uint64_t area_at);
-  void write_handle(const Table& table, const Windows::Area& area, std::byte* area_at) const;
+  // `first`: of all ranks, whose endpoints share the pools.
+  void write_handle(const Table& table, const Table& first, const Windows::Area& area,
+                    std::byte* area_at) const;
   [[nodiscard]] Result<std::vector<Statement>> meet(Statement statement, const Result<void>& done = {}) {
     return meet(*first_, statement, done);
   }
