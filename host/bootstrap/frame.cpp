@@ -137,7 +137,7 @@ std::uint32_t decode_hello(const Frame& frame) {
 }
 
 std::vector<std::byte> encode_group(const GroupHello& hello) {
-  const GroupBody body{hello.key.of, hello.key.tag, hello.key.call, 0};
+  const GroupBody body{hello.key.team, hello.key.of, hello.key.tag, hello.key.call, 0};
   const std::vector<Be32> ranks(hello.ranks.begin(), hello.ranks.end());
   std::vector<std::byte> payload;
   append(payload, &body, sizeof body);
@@ -148,7 +148,7 @@ std::vector<std::byte> encode_group(const GroupHello& hello) {
 GroupHello decode_group(const Frame& frame) {
   assert(frame.type == FrameType::kGroup && frame.payload.size() >= sizeof(GroupBody));
   const auto body = load<GroupBody>(frame.payload);
-  GroupHello hello{{body.of, body.tag, body.call}, frame.rank, {}};
+  GroupHello hello{{body.of, body.tag, body.call, body.team}, frame.rank, {}};
   auto rest = std::span(frame.payload).subspan(sizeof(GroupBody));
   for (; rest.size() >= sizeof(Be32); rest = rest.subspan(sizeof(Be32)))
     hello.ranks.push_back(load<Be32>(rest));

@@ -67,11 +67,13 @@ struct Failure {
 };
 [[nodiscard]] std::vector<std::byte> encode_failure(const Failure& failure);
 
-// Names a group that is being made: the group whose ranks make it, and their call.
+// Names a group that is being made: the group whose ranks make it, their call, and their first team, which
+// GroupPlace fills in.
 struct GroupKey {
   std::uint64_t of = 0;
   std::uint64_t tag = 0;
   std::uint32_t call = 0;
+  std::uint64_t team = 0;
   bool operator==(const GroupKey&) const = default;
 };
 struct GroupHello {

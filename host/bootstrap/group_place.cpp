@@ -84,7 +84,8 @@ Result<World> GroupPlace::meet(const GroupKey& key, const std::vector<std::uint3
   WorldOptions options{.size = static_cast<std::uint32_t>(ranks.size()), .timeout_ns = timeout_ns};
   if (options.size == 1) return World::of(options, {});
   options.rank = static_cast<std::uint32_t>(std::ranges::find(ranks, rank_) - ranks.begin());
-  const GroupHello mine{key, rank_, ranks};
+  GroupHello mine{key, rank_, ranks};
+  mine.key.team = all_.front().token;
   return World::of(options, GDX_TRY(options.rank == 0 ? gather(mine, timeout_ns) : join(mine, timeout_ns)));
 }
 
@@ -115,10 +116,17 @@ Result<std::vector<Connection>> GroupPlace::gather(const GroupHello& mine, std::
   return std::move(group.members);
 }
 
-// A member whose attempt has ended has closed its connection, and may come again.
+// A member whose attempt has ended has closed its connection, and may come again. Of too many guests, or
+// where descriptors are used up, the oldest goes first.
 Result<void> GroupPlace::receive() {
-  auto arrivals = GDX_TRY(reception_->receive());
-  for (Reception::Arrival& arrival : arrivals)
+  auto arrivals = reception_->receive();
+  if (!arrivals && arrivals.error().status == Status::kNoMemory && !guests_.empty()) {
+    guests_.front().connection.refuse({Status::kNoMemory, rank_, arrivals.error().message});
+    guests_.erase(guests_.begin());
+    return {};
+  }
+  if (!arrivals) return tl::unexpected(arrivals.error());
+  for (Reception::Arrival& arrival : *arrivals)
     guests_.push_back({std::move(arrival.connection), decode_group(arrival.hello)});
   std::erase_if(guests_, [](const Guest& guest) { return !guest.connection.expect_silence(); });
   while (guests_.size() > kMostGuests) guests_.erase(guests_.begin());

@@ -24,7 +24,7 @@
 namespace gdx::bootstrap {
 
 inline constexpr std::uint32_t kMagic = 0x67647862;  // "gdxb"
-inline constexpr std::uint16_t kVersion = 1;
+inline constexpr std::uint16_t kVersion = 2;
 inline constexpr std::uint32_t kMaxRanks = 16'384;
 inline constexpr std::uint32_t kMaxContributionBytes = 1u << 20;
 inline constexpr std::uint32_t kMaxGatheredBytes = 64u << 20;
@@ -56,6 +56,7 @@ struct HelloBody {
 
 // Body before the ranks of all members, in their order, each a Be32.
 struct GroupBody {
+  Be64 team;  // the first team's name, because in clear a member of another job may come
   Be64 of;    // number of the group whose ranks make this one; 0: the whole team
   Be64 tag;   // of the call
   Be32 call;  // by which it is made: calls of one kind alone meet
@@ -69,6 +70,6 @@ struct FailedBody {
 };
 
 static_assert(sizeof(FrameHeader) == 20 && sizeof(HelloBody) == 4 && sizeof(FailedBody) == 8);
-static_assert(sizeof(GroupBody) == 24);
+static_assert(sizeof(GroupBody) == 32);
 
 }  // namespace gdx::bootstrap

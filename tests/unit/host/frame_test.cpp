@@ -37,7 +37,7 @@ FrameHeader plausible_header() {
 
 TEST(Frame, encoded_hello_has_the_bytes_of_the_protocol) {
   const auto bytes = encode_hello(3, 5);
-  const std::uint8_t expected[] = {'g', 'd', 'x', 'b', 0, 1, 0, 1, 0, 0, 0, 3,
+  const std::uint8_t expected[] = {'g', 'd', 'x', 'b', 0, 2, 0, 1, 0, 0, 0, 3,
                                    0,   0,   0,   0,   0, 0, 0, 4, 0, 0, 0, 5};
   ASSERT_EQ(bytes.size(), sizeof expected);
   EXPECT_EQ(std::memcmp(bytes.data(), expected, sizeof expected), 0);
@@ -74,7 +74,7 @@ TEST(FrameParser, other_version_is_a_version_mismatch) {
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().status, Status::kVersionMismatch);
   EXPECT_EQ(refused.error().message,
-            "speaks bootstrap protocol version 2, this side 1: run the same gdx everywhere");
+            "speaks bootstrap protocol version 3, this side 2: run the same gdx everywhere");
 }
 
 TEST(FrameParser, unknown_or_forbidden_type_is_refused) {

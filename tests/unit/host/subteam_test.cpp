@@ -194,5 +194,20 @@ TEST(GroupPlaces, rank_that_does_not_come_is_named_within_the_bound_and_may_come
   }
 }
 
+// Without a secret the address is all that a rank of another job needs.
+TEST(GroupPlaces, rank_of_another_team_is_no_member) {
+  const std::string local = "unix:gdx-other-team-" + std::to_string(getpid());
+  run_ranks(2, [&](std::uint32_t rank) {
+    World world = must(World::join({.rank = rank, .size = 2, .root = local, .timeout_ns = kLongNs}));
+    const auto place = must(bootstrap::GroupPlace::listen(world));
+    auto all = must(world.allgather_value(place->address(), kLongNs));
+    if (rank == 1) ++all.front().token;
+    place->start(all);
+    const auto made = place->meet({0, 5, 0}, {0, 1}, test::kShortNs);
+    EXPECT_FALSE(made);
+    EXPECT_TRUE(world.barrier(kLongNs));
+  });
+}
+
 }  // namespace team_test
 }  // namespace gdx
