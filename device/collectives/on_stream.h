@@ -90,19 +90,31 @@ constexpr bool has_all_out(StreamCall call) {
   return call == StreamCall::kGather || call == StreamCall::kAllToAll || call == StreamCall::kAllGather;
 }
 
+constexpr std::uint32_t vectors_in(StreamCall call, std::uint32_t ranks) {
+  return has_all_in(call) ? ranks : 1;
+}
+constexpr std::uint32_t vectors_out(StreamCall call, std::uint32_t ranks) {
+  return has_all_out(call) ? ranks : 1;
+}
+
+// Mixed into what a lane's ranks must give alike, by those who make a call through a piece.
+inline constexpr std::uint64_t kThroughPiece = 0x80;
+
 // Makes the call of `to` and `from` outside the heap, in rounds of as many elements of each vector as the
-// piece holds. `root`: of calls that have one.
+// piece holds; in one round without elements, because ranks without a piece make a call. `root`: of calls
+// that have one.
 template <StreamCall C, auto Option, Placement P, typename T, typename... Root>
 GDX_DEVICE Status make_on_stream(const TeamHandle& team, HeapPiece piece, T* to, const T* from,
                                  std::size_t count, Root... root) {
-  const std::uint32_t in = has_all_in(C) ? team.size : 1;
-  const std::uint32_t out = has_all_out(C) ? team.size : 1;
+  const std::uint32_t in = vectors_in(C, team.size);
+  const std::uint32_t out = vectors_out(C, team.size);
   const bool is_root = ((root == team.rank) && ...);
   const bool gives = is_root || (C != StreamCall::kBroadcast && C != StreamCall::kScatter);
   const bool takes = is_root || (C != StreamCall::kGather && C != StreamCall::kReduce);
   const std::size_t most = piece.bytes / sizeof(T) / (in + out);
   T* const inside = reinterpret_cast<T*>(piece.data);
-  for (std::size_t at = 0; at < count; at += most) {
+  std::size_t at = 0;
+  do {
     const std::size_t round = count - at < most ? count - at : most;
     T* const result = inside + in * round;
     for (std::uint32_t i = 0; gives && i < in; ++i)
@@ -114,6 +126,11 @@ GDX_DEVICE Status make_on_stream(const TeamHandle& team, HeapPiece piece, T* to,
     for (std::uint32_t i = 0; takes && i < out; ++i)
       copy_own<Scope::kBlock>(to + i * count + at, result + i * round, round);
     exec::sync<Scope::kBlock>();
+    at += most;
+  } while (at < count);
+  if (exec::thread_rank<Scope::kBlock>() == 0) {
+    TeamAreaWords& words = area_words(team);
+    mix_alike(words, kThroughPiece, exec::load_acquire(&words.calls));
   }
   return Status::kOk;
 }
@@ -159,7 +176,8 @@ class TeamStream {
   // gdx_all_to_all_v. Such data is copied into and out of `piece`, of `bytes` bytes of the heap, in rounds of
   // as many elements as it holds of all vectors of a call: 2 of an all-reduce, broadcast or reduce, 2 for
   // each rank of an all-to-all, else one more than ranks. Memory inside goes as without a piece. All ranks
-  // give equal pieces, whose content no other call uses meanwhile. A null `piece` ends it.
+  // give equal pieces, whose content no other call uses meanwhile, and have the memory of a call outside, or
+  // all inside: where they differ, the host's next barrier() or close() fails. A null `piece` ends it.
   void send_through(void* piece, std::size_t bytes) { piece_ = {static_cast<std::byte*>(piece), bytes}; }
 
   // Waits until all that was launched on the stream has ended. Returns the first failure of a launch or a
@@ -195,7 +213,9 @@ class TeamStream {
   [[nodiscard]] Status launch_collective(T* to, const T* from, std::size_t count, Root... root) {
     if (piece_.data == nullptr || (is_inside(to) && is_inside(from)))
       return launch<C, Option>(to, from, count, root...);
-    if (piece_.bytes / sizeof(T) / 2 < team_.size) return Status::kInvalidLength;
+    const std::uint32_t vectors =
+        device::impl::vectors_in(C, team_.size) + device::impl::vectors_out(C, team_.size);
+    if (piece_.bytes / sizeof(T) < vectors) return Status::kInvalidLength;
     return launch<C, Option>(piece_, to, from, count, root...);
   }
 

@@ -108,9 +108,17 @@ TEST_P(OnStream, memory_outside_the_heap_goes_through_a_piece_of_it) {
   expect_ok({gdx_all_reduce<Reduce::kMax>(on, inside, inside, 7)});
   ASSERT_EQ(on.synchronize(), Status::kOk) << team_.describe_fault();
   EXPECT_EQ(std::count(piece, piece + 4000, 3u), 4000);
-  on.send_through(piece, 2 * size * sizeof *piece - 1);
   std::uint64_t outside = 0;
+  on.send_through(piece, 2 * sizeof *piece);
+  expect_ok(
+      {gdx_all_reduce<Reduce::kMax>(on, rank == 0 ? inside : &outside, rank == 0 ? inside : &outside, 0)});
+  ASSERT_EQ(on.synchronize(), Status::kOk) << "rank 0 alone has its memory inside";
+  const auto met = team_.barrier();
+  EXPECT_EQ(met ? Status::kOk : met.error().status, size == 1 ? Status::kOk : Status::kInvalidArgument);
+  on.send_through(piece, 2 * sizeof *piece - 1);
   EXPECT_EQ(gdx_all_reduce<Reduce::kMax>(on, &outside, &outside, 1), Status::kInvalidLength);
+  on.send_through(piece, 2 * size * sizeof *piece - 1);
+  EXPECT_EQ(gdx_all_to_all(on, &outside, &outside, 1), Status::kInvalidLength);
 }
 
 // The host reads a peer's puts behind a wait on the stream, without a barrier of hosts.
