@@ -99,7 +99,7 @@ TEST(FrameParser, length_is_checked_at_the_header_by_its_type) {
         Case{FrameType::kContribution, 0, 1 << 20}, Case{FrameType::kGathered, 0, 64 << 20},
         Case{FrameType::kFailed, 8, 8 + 480}, Case{FrameType::kConnector, kLetterBytes, kLetterBytes},
         Case{FrameType::kMeeting, kMeetingBytes, kMeetingBytes},
-        Case{FrameType::kGroup, 24 + 2 * 4, 24 + 16384 * 4}}) {
+        Case{FrameType::kGroup, 32 + 2 * 4, 32 + 16384 * 4}}) {
     auto header = plausible_header();
     header.type = static_cast<std::uint16_t>(type);
     for (const std::uint32_t length : {least, most, least - 1, most + 1, 0xffffffffu}) {
