@@ -77,12 +77,12 @@ class Team {
   // kInvalidArgument (not such a piece; ranks differ); those of allocate.
   [[nodiscard]] Result<void> free(void* pointer);
 
-  // Adds a window: memory outside the heap, of equal size at every rank. It must stay mapped until the team is
-  // closed: what a program maps at its place meanwhile is written by late puts, and over libfabric a put to
-  // memory that is gone ends this process. Kernels may run meanwhile. Calls with a handle that was taken before
-  // may refuse the window. Collective. Errors: those of register_memory; kInvalidArgument (an eighth window,
-  // overlap, ranks differ); kUnsupported where a rank is direct and the window cannot be mapped, and in a team
-  // of some ranks, which has the windows of the first.
+  // Adds a window: memory outside the heap, of equal size at every rank. It must stay mapped until the team
+  // is closed: what a program maps at its place meanwhile is written by late puts, and over libfabric a put
+  // to memory that is gone ends this process. Kernels may run meanwhile. Calls with a handle that was taken
+  // before may refuse the window. Collective. Errors: those of register_memory; kInvalidArgument (an eighth
+  // window, overlap, ranks differ); kUnsupported where a rank is direct and the window cannot be mapped, and
+  // in a team of some ranks, which has the windows of the first.
   [[nodiscard]] Result<void> register_window(void* address, std::uint64_t bytes);
 
   // Returns everything a kernel needs, by value. Valid until the team is closed; then kernels' calls are
