@@ -420,27 +420,25 @@ Descriptor called(const std::string& root) {
   }
 }
 
-// Says each of `words` at rank 0 many times, as in a flood, and reads what it is told. Returns how many were
-// taken for a rank.
-int welcomes(const std::string& root, const std::vector<std::vector<std::byte>>& words) {
+// Says each of `words` at rank 0 many times, as in a flood, and reads what it is told. Returns 0 if all were
+// turned away, and 1 once one was taken for a rank.
+int is_welcome(const std::string& root, const std::vector<std::vector<std::byte>>& words) {
   constexpr int kTries = 20;
   const auto welcome = bootstrap::encode_frame(FrameType::kWelcome, 0, 0);
-  int count = 0;
   for (std::size_t i = 0; i < kTries * words.size(); ++i) {
     const auto& said = words[i % words.size()];
     const Descriptor socket = called(root);
     (void)::send(socket.value(), said.data(), said.size(), MSG_NOSIGNAL);
-    std::vector<std::byte> told(4096);
-    std::size_t bytes = 0;
-    for (pollfd ready{socket.value(), POLLIN, 0}; ::poll(&ready, 1, 120'000) == 1 && bytes < told.size();) {
-      const ssize_t got = ::recv(socket.value(), told.data() + bytes, told.size() - bytes, 0);
+    std::vector<std::byte> told;
+    for (pollfd ready{socket.value(), POLLIN, 0}; ::poll(&ready, 1, 120'000) == 1;) {
+      std::byte chunk[4096];
+      const ssize_t got = ::recv(socket.value(), chunk, sizeof chunk, 0);
       if (got <= 0) break;
-      bytes += static_cast<std::size_t>(got);
+      told.insert(told.end(), chunk, chunk + got);
+      if (!std::ranges::search(told, welcome).empty()) return 1;
     }
-    told.resize(bytes);
-    count += std::ranges::search(told, welcome).empty() ? 0 : 1;
   }
-  return count;
+  return 0;
 }
 
 // Over TCP with the secret, over TCP without one, and at a local socket.
@@ -459,7 +457,7 @@ TEST(AnotherUser, whatever_it_says_it_is_turned_away_and_named_and_the_job_is_wh
     testing::internal::CaptureStderr();
     auto rank_0 = join_in_background(root.options(0, 2));
     called(root.root).close();  // it listens
-    EXPECT_EQ(as_nobody([&] { return welcomes(root.root, words); }), 0) << way;
+    EXPECT_EQ(as_nobody([&] { return is_welcome(root.root, words); }), 0) << way;
     const std::string log = meet(rank_0, root, 2);
     unsetenv(kInsecureVariable);
     EXPECT_THAT(log, HasSubstr(way == "secret" ? "has no secret, and this rank has one"
