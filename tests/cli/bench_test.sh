@@ -323,7 +323,7 @@ PYTHON
     fake_folder=$3
     run 100 env LD_LIBRARY_PATH="$fake_folder" "$gdx" bench put_bw put_signal_lat get_bw fetch_add_lat -s 8,64K --modes pull,proxy -q 2 \
       --memory gpu "${few[@]}" --output "$folder/a.json"
-    expect_status 0 && expect '^measured on the software HCA, kernels on the CPU layer, payload in GPU memory; begun ' && expect 'every one right$'
+    expect_status 0 && expect '^measured on the software HCA, kernels on the CPU layer, payload in GPU memory;$' && expect 'every one right$'
     expect 'payload: GPU memory, by dmabuf' && expect 'gpu_clock: at most 1000 MHz'
     run 100 env LD_LIBRARY_PATH="$fake_folder" "$gdx" bench put_bw get_bw -s 64 --modes pull --memory gpu --break-memory "${few[@]}"
     expect_status 1 && expect '^DAMAGED: put bw .* B wrong$' && expect '^DAMAGED: get bw .* B wrong$'
