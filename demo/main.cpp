@@ -3,8 +3,10 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstdlib>
+#include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -52,6 +54,8 @@ struct Options {
   bool json = false;
 };
 
+constexpr double kNoFigure = std::numeric_limits<double>::quiet_NaN();
+
 struct Row {
   std::string mode;
   Case shape{};
@@ -65,13 +69,13 @@ struct Row {
            sent.messages_done == shape.messages;
   }
   [[nodiscard]] std::uint32_t timed() const { return shape.messages - shape.warmup; }
-  // Means; none of too few messages.
-  [[nodiscard]] std::optional<double> round_trip_us() const {
-    if (timed() < kLeastTimed) return std::nullopt;
+  // Means; NaN, which JSON writes as null, of too few messages.
+  [[nodiscard]] double round_trip_us() const {
+    if (timed() < kLeastTimed) return kNoFigure;
     return static_cast<double>(sent.round_trip_ns) / timed() / 1e3;
   }
-  [[nodiscard]] std::optional<double> gigabytes_per_second() const {
-    if (timed() < kLeastTimed || sent.completion_ns == 0) return std::nullopt;
+  [[nodiscard]] double gigabytes_per_second() const {
+    if (timed() < kLeastTimed || sent.completion_ns == 0) return kNoFigure;
     return static_cast<double>(shape.bytes) * timed() / static_cast<double>(sent.completion_ns);
   }
 };
@@ -306,24 +310,21 @@ void print_header(const Hca* hca, const Options& options) {
 }
 
 void print_row(const Row& row) {
-  const auto time = row.round_trip_us();
-  const auto rate = row.gigabytes_per_second();
+  const double time = row.round_trip_us();
+  const double rate = row.gigabytes_per_second();
   print("{:<7}{:>8}{:>10}{:>14}{:>11}{:>15}{:>17}{:>10}\n", row.mode, size_text(row.shape.bytes), row.timed(),
-        time ? fmt::format("{:.1f}", *time) : "-", rate ? fmt::format("{:.3g}", *rate) : "-",
-        row.credit_stalls, row.retransmissions,
+        std::isnan(time) ? "-" : fmt::format("{:.1f}", time),
+        std::isnan(rate) ? "-" : fmt::format("{:.3g}", rate), row.credit_stalls, row.retransmissions,
         row.verified() ? "yes" : fmt::format("NO ({} B)", row.received.bad_bytes));
   flush_output();
 }
 
 nlohmann::json to_json(const Row& row) {
-  const auto figure = [](std::optional<double> value) {
-    return value ? nlohmann::json(*value) : nlohmann::json();
-  };
   return {{"mode", row.mode},
           {"bytes", row.shape.bytes},
           {"messages", row.timed()},
-          {"round_trip_us", figure(row.round_trip_us())},
-          {"gigabytes_per_second", figure(row.gigabytes_per_second())},
+          {"round_trip_us", row.round_trip_us()},
+          {"gigabytes_per_second", row.gigabytes_per_second()},
           {"credit_stalls", row.credit_stalls},
           {"retransmissions", row.retransmissions},
           {"bad_bytes", row.received.bad_bytes},
