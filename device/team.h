@@ -73,7 +73,7 @@ GDX_DEVICE Status gdx_put_value(const TeamHandle& team, T* to, std::remove_cv_t<
   return device::impl::put_value_in_team<S, P>(team, to, value, rank);
 }
 
-// Names what to write for a pointer without a type.
+// Names what to write for a pointer without a type. Errors: none, since it does not compile.
 template <Scope S = Scope::kThread, Placement P = Placement::kHost, typename T, typename Value,
           std::enable_if_t<std::is_void_v<T>, int> = 0>
 GDX_DEVICE Status gdx_put_value(const TeamHandle&, T*, Value, std::uint32_t) {
@@ -198,7 +198,7 @@ GDX_DEVICE Status gdx_wait(const TeamHandle& team, const std::uint64_t* signal, 
   return device::impl::wait_in_team<S, P>(team, {signal, 1, nullptr, kAnyTeamRank, how, value});
 }
 
-// Names what to write for a pointer to no signal.
+// Names what to write for a pointer to no signal. Errors: none, since it does not compile.
 template <Scope S = Scope::kThread, Placement P = Placement::kHost, typename T, typename... Rank,
           std::enable_if_t<!std::is_convertible_v<T*, const std::uint64_t*>, int> = 0>
 GDX_DEVICE Status gdx_wait(const TeamHandle&, T*, Compare, std::uint64_t, Rank...) {

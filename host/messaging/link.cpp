@@ -73,8 +73,8 @@ Result<std::uint64_t> Link::receive(std::span<const Part> parts) {
   return announcement->group;
 }
 
-Error Link::unless_lost(Error error) const {
-  return lost_ && error.status == Status::kBusy ? *lost_ : std::move(error);
+Error Link::unless_lost(const Error& error) const {
+  return lost_ && error.status == Status::kBusy ? *lost_ : error;
 }
 
 void Link::announce(const Announcement& announcement) {

@@ -99,7 +99,7 @@ class Link {
   void match();
   void announce(const Announcement& announcement);
   // Returns the link's error in place of kBusy once it is lost, because nothing gets free by itself then.
-  [[nodiscard]] Error unless_lost(Error error) const;
+  [[nodiscard]] Error unless_lost(const Error& error) const;
 
   std::uint32_t peer_;
   std::unique_ptr<Control> control_;  // outlives the executor, which peers write through
