@@ -404,9 +404,10 @@ Result<void> TeamState::free(Group& group, const void* pointer) {
   return free_pieces(group, {offset});
 }
 
-Result<void> TeamState::free_pieces(Group& group, std::set<std::uint64_t> pieces) {
+Result<void> TeamState::free_pieces(Group& group, const std::set<std::uint64_t>& pieces) {
+  const std::vector<std::uint64_t> freed(pieces.begin(), pieces.end());  // group.pieces shrinks below
   Result<void> zeroed;
-  for (const std::uint64_t offset : pieces) {
+  for (const std::uint64_t offset : freed) {
     const auto bytes = [&] {
       const std::lock_guard lock(mutex_);
       return windows_->pieces().piece(offset).value_or(0);
@@ -415,7 +416,7 @@ Result<void> TeamState::free_pieces(Group& group, std::set<std::uint64_t> pieces
   }
   GDX_TRY(meet(group, {.call = Call::kRest}, zeroed));
   const std::lock_guard lock(mutex_);
-  for (const std::uint64_t offset : pieces) {
+  for (const std::uint64_t offset : freed) {
     (void)windows_->pieces().free(offset);
     group.pieces.erase(offset);
   }

@@ -116,7 +116,7 @@ class TeamState {
     return meet(*first_, statement, done);
   }
   // Zeroes pieces, and frees them once all ranks of the group have done so.
-  [[nodiscard]] Result<void> free_pieces(Group& group, std::set<std::uint64_t> pieces);
+  [[nodiscard]] Result<void> free_pieces(Group& group, const std::set<std::uint64_t>& pieces);
 
   // Members go in reverse order: the connections before all that they use.
   OwnParts own_;
