@@ -62,7 +62,7 @@ Result<void> ExchangeWorld::take_part(std::uint32_t rank, Course& course) {
   for (std::uint32_t other = 0; other < size_; ++other) {
     if ((*words)[other] != other * 3) return fail(Status::kSystem, fmt::format("a wrong word of {}", other));
   }
-  const auto met = world->barrier(kBoundNs);
+  auto met = world->barrier(kBoundNs);
   end_step(met.has_value());
   return met;
 }
