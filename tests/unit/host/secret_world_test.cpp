@@ -435,7 +435,7 @@ int is_welcome(const std::string& root, const std::vector<std::vector<std::byte>
       const ssize_t got = ::recv(socket.value(), chunk, sizeof chunk, 0);
       if (got <= 0) break;
       told.insert(told.end(), chunk, chunk + got);
-      if (!std::ranges::search(told, welcome).empty()) return 1;
+      if (std::search(told.begin(), told.end(), welcome.begin(), welcome.end()) != told.end()) return 1;
     }
   }
   return 0;
