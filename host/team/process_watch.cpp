@@ -39,8 +39,9 @@ ProcessWatch::~ProcessWatch() {
 // Looks by itself, too, because a program may have closed descriptors that are not its own.
 void ProcessWatch::serve() {
   constexpr int kLookAgainMs = 1000;
+  int stop = stop_.value();
   while (!processes_.empty() && !stops_) {
-    std::vector<pollfd> waited{{stop_.value(), POLLIN, 0}};
+    std::vector<pollfd> waited{{stop, POLLIN, 0}};
     for (const auto& [rank, process] : processes_) waited.push_back({process, POLLIN, 0});
     if (poll(waited.data(), waited.size(), kLookAgainMs) < 0) {
       if (errno == EINTR) continue;
@@ -48,6 +49,7 @@ void ProcessWatch::serve() {
                 std::strerror(errno));
       return;
     }
+    if (waited.front().revents != 0) stop = -1;  // not this object's any more, unless it stops
     std::size_t at = 1;
     std::erase_if(processes_, [&](const auto& process) {
       const short told = waited[at++].revents;
