@@ -1,7 +1,6 @@
 // One rank of the driver of the plugin for NCCL: the calls of NCCL's net transport, each checked.
 #pragma once
 
-#include <dlfcn.h>
 #include <fmt/format.h>
 
 #include <array>
@@ -21,10 +20,7 @@ class Rank {
  public:
   Rank(const Arguments& given, std::uint32_t rank, Shared& shared)
       : arguments_(given), rank_(rank), shared_(shared), random_(given.seed * kMostRanks + rank) {
-    void* const library = dlopen(given.plugin.c_str(), RTLD_NOW | RTLD_LOCAL);
-    must(library != nullptr, fmt::format("{}", library == nullptr ? dlerror() : ""));
-    net_ = static_cast<const Net<Properties>*>(dlsym(library, ("ncclNetPlugin_" + given.version).c_str()));
-    must(net_ != nullptr, "no such version of the interface");
+    net_ = interface_of<Net<Properties>>(given, "ncclNetPlugin_");
     int config = -1;
     if (given.test == "refusals") {
       setenv("NCCL_SOCKET_IFNAME", "none0", 1);

@@ -1,6 +1,7 @@
 // Ranks of a driver of the plugin for NCCL, each a process, and what they share.
 #pragma once
 
+#include <dlfcn.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -65,6 +66,16 @@ inline void must(bool condition, const std::string& what) {
 }
 inline void must_succeed(Outcome outcome, const char* what) {
   must(outcome == Outcome::kSuccess, fmt::format("{} returned {}", what, static_cast<int>(outcome)));
+}
+
+// Loads the plugin, which stays, and returns its struct of one interface: `name`, and the version.
+template <typename Struct>
+const Struct* interface_of(const Arguments& given, const char* name) {
+  void* const library = dlopen(given.plugin.c_str(), RTLD_NOW | RTLD_LOCAL);
+  must(library != nullptr, fmt::format("{}", library == nullptr ? dlerror() : ""));
+  const auto* const found = static_cast<const Struct*>(dlsym(library, (name + given.version).c_str()));
+  must(found != nullptr, "no such version of the interface");
+  return found;
 }
 
 inline std::byte pattern(std::uint64_t seed, std::uint64_t message, std::size_t at) {

@@ -1,7 +1,6 @@
 // Driver of the plugin's one-sided transfers: opens the library as NCCL does and calls it as NCCL's proxies
 // for RMA and GIN do. nccl_rma_driver PLUGIN v13|v14|v15|v16 CASE RANKS SEED. Prints and ends as nccl_driver
 // does.
-#include <dlfcn.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -28,10 +27,7 @@ class RmaRank {
  public:
   RmaRank(const Arguments& given, std::uint32_t rank, Shared& shared)
       : arguments_(given), rank_(rank), shared_(shared), random_(given.seed * kMostRanks + rank) {
-    void* const library = dlopen(given.plugin.c_str(), RTLD_NOW | RTLD_LOCAL);
-    must(library != nullptr, fmt::format("{}", library == nullptr ? dlerror() : ""));
-    rma_ = static_cast<const Own*>(dlsym(library, ("ncclRmaPlugin_" + given.version).c_str()));
-    must(rma_ != nullptr, "no such version of the interface");
+    rma_ = interface_of<Own>(given, "ncclRmaPlugin_");
     must_succeed(rma_->begin.init(&context_, given.seed, logger), "init");
     int devices = -1;
     must_succeed(rma_->begin.devices(&devices), "devices");

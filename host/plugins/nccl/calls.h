@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <cstring>
 #include <exception>
 
 #include "host/plugins/nccl/abi.h"
@@ -22,6 +23,21 @@ Outcome guarded(Call call) {
     warn(fmt::format("the call failed: {}", error.what()));
     return Outcome::kSystemError;
   }
+}
+
+// Opens a listener by `open` of the context, and writes the handle by which others find it.
+template <typename Open>
+Outcome listen_by(void* context, void* handle, void** listener, Open open) {
+  return guarded([&] {
+    Handle made{};
+    const auto found = context_of(context);
+    if (!found) return told(found.error());
+    auto opened = open(**found, made);
+    if (!opened) return told(opened.error());
+    std::memcpy(handle, &made, sizeof made);
+    *listener = opened->release();
+    return Outcome::kSuccess;
+  });
 }
 
 [[nodiscard]] Outcome init(void** context, Logger logger);

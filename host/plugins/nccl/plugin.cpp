@@ -16,16 +16,8 @@ Outcome init_net(void** context, std::uint64_t /*communicator*/, void* /*config*
 }
 
 Outcome listen(void* context, int device, void* handle, void** listener) {
-  return guarded([&] {
-    Handle made{};
-    const auto found = context_of(context);
-    if (!found) return told(found.error());
-    auto opened = (*found)->listen(device, made);
-    if (!opened) return told(opened.error());
-    std::memcpy(handle, &made, sizeof made);
-    *listener = opened->release();
-    return Outcome::kSuccess;
-  });
+  return listen_by(context, handle, listener,
+                   [&](Context& own, Handle& made) { return own.listen(device, made); });
 }
 
 Outcome connect(void* context, int device, void* handle, void** sender, void** /*device_handle*/) {

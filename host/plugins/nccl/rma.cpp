@@ -45,16 +45,8 @@ Outcome init_rma(void** context, std::uint64_t /*communicator*/, Logger logger) 
 }
 
 Outcome listen_for_group(void* context, int device, void* handle, void** listener) {
-  return guarded([&] {
-    Handle made{};
-    const auto found = context_of(context);
-    if (!found) return told(found.error());
-    auto opened = (*found)->listen_for_group(device, made);
-    if (!opened) return told(opened.error());
-    std::memcpy(handle, &made, sizeof made);
-    *listener = opened->release();
-    return Outcome::kSuccess;
-  });
+  return listen_by(context, handle, listener,
+                   [&](Context& own, Handle& made) { return own.listen_for_group(device, made); });
 }
 
 // Takes no context, because NCCL 2.30 gives that of its net here.
