@@ -29,17 +29,37 @@ Peer::Peer(std::shared_ptr<Keeper> keeper, std::unique_ptr<Link> link, bootstrap
   keeper_->add(*this);
 }
 
+void Peer::close(std::unique_ptr<Peer> peer) {
+  const auto keeper = peer->keeper_;
+  {
+    const std::lock_guard lock(peer->mutex_);
+    const Link& link = *peer->link_;
+    if (link.delivered() == 0 || !link.is_quiet() || link.failure() || peer->hung_up_) return;
+    peer->say_bye();
+    peer->closed_ns_ = monotonic_ns();
+  }
+  peer->keeper_ = nullptr;
+  keeper->own(std::move(peer));
+}
+
 Peer::~Peer() {
-  keeper_->remove(*this);
+  if (keeper_) keeper_->remove(*this);
+  if (closed_ns_ == 0 && !hung_up_) say_bye();
+  connection_.finish();
+}
+
+bool Peer::is_over() const {
+  return hung_up_ || link_->failure() || monotonic_ns() - closed_ns_ > kMostGraceNs;
+}
+
+void Peer::say_bye() {
   MeetingMessage bye{};
   bye.version = bootstrap::kMeetingVersion;
   bye.kind = static_cast<std::uint32_t>(MeetingKind::kBye);
   bye.taken = link_->taken();
   bye.sent = link_->delivered();
-  if (hung_up_) return;
   connection_.queue(meeting_frame(end_, bye));
   (void)connection_.flush();
-  connection_.finish();
 }
 
 Result<PortRegion> Peer::register_memory(std::byte* address, std::uint64_t bytes, bool remote) {
@@ -104,8 +124,9 @@ void Peer::step(std::uint64_t now_ns) {
   // Sends that the peer has delivered lie in this end's queue. A wire that failed may yet be excused by the
   // peer's last words.
   const bool over = owed_ && link_->taken() >= *owed_;
-  if (over || grace_.is_over(now_ns))
-    link_->lose({losing_->status, fmt::format("peer {}: {}", name_, losing_->message)});
+  if (!over && !grace_.is_over(now_ns)) return;
+  link_->lose({losing_->status, fmt::format("peer {}: {}", name_, losing_->message)});
+  if (hung_up_) connection_ = bootstrap::Connection();  // by which a peer that closes is over
 }
 
 void Peer::begin_to_lose(Error error, std::uint64_t now_ns) {

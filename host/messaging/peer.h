@@ -48,7 +48,12 @@ class Grace {
 class Peer final : public Kept {
  public:
   Peer(std::shared_ptr<Keeper> keeper, std::unique_ptr<Link> link, bootstrap::Connection connection, End end);
-  // Tells the peer what has arrived from it, and closes.
+  // Tells the peer what has arrived from it, and closes without waiting. A peer that has sent, and has
+  // nothing open, goes on in the keeper until the other end hangs up, at most kMostGraceNs, because a
+  // provider may complete a message before it has left. Memory that the other end may write is to be
+  // forgotten before.
+  static void close(std::unique_ptr<Peer> peer);
+  // As close(), at once in any case.
   ~Peer() override;
   Peer(const Peer&) = delete;
   Peer& operator=(const Peer&) = delete;
@@ -69,14 +74,17 @@ class Peer final : public Kept {
 
   void take_turn() override;
   void give_up(const char* why) override;
+  [[nodiscard]] bool is_over() const override;
 
  private:
+  void say_bye();
   void step(std::uint64_t now_ns);
   void look(std::uint64_t now_ns);
   void begin_to_lose(Error error, std::uint64_t now_ns);
 
-  std::shared_ptr<Keeper> keeper_;
+  std::shared_ptr<Keeper> keeper_;  // null once it owns this
   std::mutex mutex_;
+  std::uint64_t closed_ns_ = 0;
   bootstrap::Connection connection_;
   std::string name_;
   End end_;

@@ -37,6 +37,9 @@ struct Request {
 class Communicator {
  public:
   Communicator(std::unique_ptr<messaging::Peer> peer, Direction direction);
+  ~Communicator() { messaging::Peer::close(std::move(peer_)); }
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
 
   // Errors: kUnsupported for memory of a GPU; kInvalidArgument; the port's.
   [[nodiscard]] Result<Memory*> register_memory(void* data, std::size_t bytes, int type);

@@ -26,8 +26,8 @@ class PeerTest : public ::testing::Test {
     auto link = link_of(End::kAccepting, &trouble_);
     ASSERT_TRUE(link->connect(other_->card()));
     ASSERT_TRUE(other_->connect(link->card()));
-    peer_ = std::make_unique<Peer>(std::make_shared<Keeper>(), std::move(link),
-                                   bootstrap::Connection(Descriptor(sockets[0])), End::kAccepting);
+    peer_ = std::make_unique<Peer>(keeper_, std::move(link), bootstrap::Connection(Descriptor(sockets[0])),
+                                   End::kAccepting);
   }
   void say_bye(std::uint64_t taken, std::uint64_t sent) {
     MeetingMessage bye{};
@@ -67,6 +67,7 @@ class PeerTest : public ::testing::Test {
   }
 
   Trouble trouble_;  // of the peer's port
+  std::shared_ptr<Keeper> keeper_ = std::make_shared<Keeper>();
   std::unique_ptr<Link> other_ = link_of(End::kConnecting);
   bootstrap::Connection words_;
   std::unique_ptr<Peer> peer_;
@@ -116,6 +117,20 @@ TEST_F(PeerTest, what_the_peer_has_delivered_arrives_after_its_last_words) {
     }));
     ASSERT_TRUE(received);
   }
+  ASSERT_TRUE(reaches([&] { return !words_.receive({bootstrap::FrameType::kMeeting}); })) << "it hangs up";
+}
+
+// A completion does not say that the other end's program has the message: its provider may still drop it with
+// the connection.
+TEST_F(PeerTest, one_that_has_sent_goes_on_until_the_other_end_hangs_up) {
+  const Part part{};
+  ASSERT_TRUE(other_->receive({&part, 1}));
+  const auto send = peer_->send(0, 0, {});
+  ASSERT_TRUE(send);
+  ASSERT_TRUE(reaches([&] { return *peer_->sent(*send); }));
+  Peer::close(std::move(peer_));
+  ASSERT_TRUE(reaches([&] { return words_.receive({bootstrap::FrameType::kMeeting})->has_value(); }));
+  EXPECT_TRUE(words_.expect_silence());
 }
 
 TEST_F(PeerTest, a_peer_that_hangs_up_without_a_word_is_gone) {
