@@ -49,13 +49,26 @@ MemoryPlace OneSided::place_of(const SharedMemory& memory) const {
           memory.own.size()};
 }
 
-void OneSided::share(SharedMemory& memory, std::span<const MemoryPlace> places) {
+void OneSided::share(SharedMemory& memory, std::span<const MemoryPlace> places, std::uint64_t number) {
   memory.places.assign(places.begin(), places.end());
+  memory.number = number;
+}
+
+SharedMemory* OneSided::use_again(std::span<const std::byte> own) {
+  const auto found = std::ranges::find_if(memories_, [&](const std::unique_ptr<SharedMemory>& one) {
+    return one->number != 0 && !one->is_ending && one->own.data() == own.data() &&
+           one->own.size() >= own.size();
+  });
+  if (found == memories_.end()) return nullptr;
+  ++(*found)->users;
+  return found->get();
 }
 
 void OneSided::forget_memory(SharedMemory* memory) {
   const auto found = std::ranges::find(memories_, memory, &std::unique_ptr<SharedMemory>::get);
   if (found == memories_.end()) return;
+  memory->is_ending = true;
+  if (--memory->users != 0) return;
   for (std::uint32_t rank = 0; rank < ranks_; ++rank) {
     if (memory->begun_by[rank] <= executor_->completed(0, rank)) continue;
     lose({Status::kInvalidArgument, "memory of open requests was deregistered: end them before"});
@@ -66,7 +79,10 @@ void OneSided::forget_memory(SharedMemory* memory) {
 }
 
 void OneSided::forget_all() {
-  while (!memories_.empty()) forget_memory(memories_.back().get());
+  while (!memories_.empty()) {
+    memories_.back()->users = 1;
+    forget_memory(memories_.back().get());
+  }
 }
 
 Result<void> OneSided::check(std::uint32_t rank) const {

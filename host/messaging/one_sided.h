@@ -25,6 +25,9 @@ struct MemoryPlace {
 struct SharedMemory {
   std::span<std::byte> own;
   PortRegion region;
+  std::uint32_t users = 1;              // registrations that have it
+  bool is_ending = false;               // one of them has ended, and what it had may be freed
+  std::uint64_t number = 0;             // the same at all ranks, from 1; 0 until share() has given it
   std::vector<MemoryPlace> places;      // by rank; empty until share() has them
   std::vector<std::uint64_t> begun_by;  // by rank: the index behind the newest transfer in it
 };
@@ -63,9 +66,13 @@ class OneSided {
   // Registers this rank's part. Errors: the port's.
   [[nodiscard]] Result<SharedMemory*> add_memory(std::span<std::byte> own);
   [[nodiscard]] MemoryPlace place_of(const SharedMemory& memory) const;
-  // Takes the parts of all ranks, by rank.
-  static void share(SharedMemory& memory, std::span<const MemoryPlace> places);
-  // Ends the registration. Requests in it that are not complete end all, because its owner frees it next.
+  // Takes the parts of all ranks, by rank, and the number by which all know it.
+  static void share(SharedMemory& memory, std::span<const MemoryPlace> places, std::uint64_t number);
+  // Returns shared memory of this rank that begins with `own` and has all of it, with one more user; null
+  // where there is none, and where a user has ended, because its part may be other memory by now.
+  [[nodiscard]] SharedMemory* use_again(std::span<const std::byte> own);
+  // Ends one use, and with the last the registration. Requests in it that are not complete end all then,
+  // because its owner frees it next.
   void forget_memory(SharedMemory* memory);
 
   // Ends all registrations.

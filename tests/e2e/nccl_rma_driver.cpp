@@ -44,6 +44,7 @@ class RmaRank {
   void transfer();
   void refusals();
   void killed();
+  void closing();
   void together();
 
  private:
@@ -154,11 +155,26 @@ class RmaRank {
     must(request != nullptr, fmt::format("{} gave no request", what));
     must_succeed(end_of(request), what);
   }
+  // The rank to which those of a rank that ends go, and others to rank 0.
+  [[nodiscard]] std::uint32_t target() const { return rank_ == 0 ? 1 : 0; }
+  // Posts that many from the first half of `memory` to the second. Those that were refused are null.
+  std::vector<void*> post_puts(std::size_t count, std::size_t half, void* memory) {
+    std::vector<void*> requests(count);
+    for (void*& request : requests) (void)put(0, memory, half, half, memory, target(), false, &request);
+    return requests;
+  }
+  // Waits until all have ended.
+  std::size_t count_failed(const std::vector<void*>& requests) {
+    return static_cast<std::size_t>(std::ranges::count_if(requests, [&](void* request) {
+      return request == nullptr || end_of(request) == Outcome::kRemoteError;
+    }));
+  }
   std::uint64_t load(std::vector<std::byte>& words, std::size_t index) {
     auto& word = reinterpret_cast<std::uint64_t*>(words.data())[index];
     return std::atomic_ref(word).load(std::memory_order_acquire);
   }
   void exchange(std::size_t bytes);
+  void again();
   void reach(std::uint32_t phase);
   void see_the_end(std::vector<std::byte>& buffer, void* memory);
 
@@ -223,9 +239,38 @@ void RmaRank<Own>::exchange(std::size_t bytes) {
   for (void* const memory : {again, word, to, from}) forget(memory);
 }
 
+// Memory that is registered again has its handle again, only where it has at all ranks, and until one of the
+// registrations ends.
+template <typename Own>
+void RmaRank<Own>::again() {
+  std::vector<std::byte> buffer(4096);
+  std::vector<std::byte> other(4096);
+  void* const first = registered(buffer);
+  must(registered(buffer) == first, "memory that is registered again has another handle");
+  std::vector<void*> apart{registered(rank_ == 0 ? buffer : other)};
+  must(apart[0] != first, "memory that is another at one rank has a handle that was given");
+  forget(first);
+  meet();
+  if (rank_ == 0) {
+    buffer[0] = std::byte{7};
+    for (void* const memory : {first, apart[0]}) {
+      void* request = nullptr;
+      must_succeed(put(0, memory, 1, memory == first ? 8 : 16, memory, 1, false, &request), "iput");
+      must_end(request, "test of a put");
+    }
+  }
+  meet();
+  must(rank_ != 1 || (buffer[8] == std::byte{7} && other[16] == std::byte{7}), "a put by a shared handle");
+  apart.push_back(registered(buffer));
+  must(apart[1] != first, "memory that may have been freed has its earlier handle");
+  meet();
+  for (void* const memory : {apart[0], apart[1], first}) forget(memory);
+}
+
 template <typename Own>
 void RmaRank<Own>::transfer() {
   open();
+  again();
   for (const std::size_t bytes : {0, 1, 8, 4095, 65'536, 1 << 20}) exchange(bytes);
   if (arguments_.seed % 2 == 0) exchange(std::size_t{64} << 20);
   bool failed = true;
@@ -265,10 +310,10 @@ void RmaRank<Own>::refusals() {
 }
 
 // Rank 1 kills itself: with phase 0 before it connects, 1 connected, 2 with memory, 3 in a transfer, 4 when
-// rank 0 waits for its signal and has nothing open.
+// rank 0 waits for its signal and has nothing open, 5 in a flush, 6 closing.
 template <typename Own>
 void RmaRank<Own>::killed() {
-  const auto phase = static_cast<std::uint32_t>(arguments_.seed % 5);
+  const auto phase = static_cast<std::uint32_t>(arguments_.seed % 7);
   const auto die = [&](std::uint32_t at) {
     if (at == phase && rank_ == 1) (void)kill(getpid(), SIGKILL);
   };
@@ -296,21 +341,47 @@ void RmaRank<Own>::killed() {
   void* const memory = registered(buffer);
   meet();
   die(2);
-  if (phase == 3) {
-    std::vector<void*> requests(kMostOpen);
-    for (void*& request : requests)
-      (void)put(0, memory, buffer.size() / 2, buffer.size() / 2, memory, 1 - std::min(rank_, 1u), false,
-                &request);
+  if (phase == 6) {
+    const bool dies_first = random_() % 2 == 0;
+    if (dies_first) die(6);
+    must_succeed(rma_->end.close_group(group_), "closeColl");
+    die(6);
+    return must_succeed(rma_->completion.finalize(context_), "finalize");
+  }
+  if (phase == 3 || phase == 5) {
+    std::vector<void*> requests = post_puts(phase == 3 ? kMostOpen : 8, buffer.size() / 2, memory);
+    if (phase == 5) (void)rma_->completion.flush(rma_context_, 0, memory, target(), &requests.emplace_back());
     for (std::uint64_t left = random_() % 50; left != 0; --left)
       (void)rma_->completion.progress(rma_context_);
-    die(3);
-    std::size_t failed = 0;
-    for (void* const request : requests)
-      failed += request == nullptr || end_of(request) == Outcome::kRemoteError ? 1 : 0;
-    must(rank_ != 0 || failed != 0, "no put to a killed rank failed");
+    die(phase);
+    const std::size_t failed = count_failed(requests);
+    must(rank_ != 0 || failed != 0 || phase == 5, "no put to a killed rank failed");
   }
   die(4);
   see_the_end(buffer, memory);
+  close();
+}
+
+// Rank 1 closes: with phase 0 connected, 1 with memory, 2 in a transfer. What others ask of it must fail.
+template <typename Own>
+void RmaRank<Own>::closing() {
+  const auto phase = static_cast<std::uint32_t>(arguments_.seed % 3);
+  open();
+  std::vector<std::byte> buffer(std::size_t{1} << 20);
+  void* memory = nullptr;
+  if (phase == 0) {
+    if (rank_ == 1) return close();
+    must(try_to_register(buffer, kHostMemory, &memory) != Outcome::kSuccess, "regMrSym without a rank");
+    return close();
+  }
+  memory = registered(buffer);
+  std::vector<void*> requests;
+  if (phase == 2) requests = post_puts(kMostOpen, buffer.size() / 2, memory);
+  if (rank_ == 1) return close();
+  dying_ = true;
+  if (phase == 1) requests = post_puts(kMostOpen, buffer.size() / 2, memory);
+  const std::size_t failed = count_failed(requests);
+  must(failed != 0, "no put to a rank that closed failed");
   close();
 }
 
@@ -351,6 +422,7 @@ int run_version(const Arguments& arguments, std::uint32_t rank, Shared& shared) 
   const std::map<std::string, void (Rank::*)()> cases{{"transfer", &Rank::transfer},
                                                       {"refusals", &Rank::refusals},
                                                       {"killed", &Rank::killed},
+                                                      {"closing", &Rank::closing},
                                                       {"together", &Rank::together}};
   const auto found = cases.find(arguments.test);
   must(found != cases.end(), "no such case");

@@ -17,12 +17,6 @@ using messaging::WordSignal;
 
 constexpr std::uint64_t kMeetNs = 60'000'000'000;  // for ranks that come later
 
-// A rank's part of a registration, as it tells it to the others.
-struct Contribution {
-  MemoryPlace place;
-  std::uint64_t failure;  // a Status
-};
-
 Result<void> check_memory(void* data, std::size_t bytes, int type) {
   if (type != kHostMemory) return fail(Status::kUnsupported, refusal_of_memory(type));
   if (data == nullptr || bytes == 0)
@@ -31,6 +25,13 @@ Result<void> check_memory(void* data, std::size_t bytes, int type) {
 }
 
 }  // namespace
+
+// A rank's part of a registration, as it tells it to the others.
+struct Group::Part {
+  MemoryPlace place;
+  std::uint64_t known_as;  // number of the window that has it already; 0: none
+  std::uint64_t failure;   // a Status
+};
 
 Group::Group(std::shared_ptr<messaging::Keeper> keeper, World world, std::unique_ptr<OneSided> one_sided)
     : keeper_(std::move(keeper)), world_(std::move(world)), one_sided_(std::move(one_sided)) {
@@ -80,38 +81,49 @@ Result<std::unique_ptr<Group>> Group::connect(std::shared_ptr<messaging::Keeper>
   return std::unique_ptr<Group>(new Group(std::move(keeper), std::move(world), std::move(one_sided)));
 }
 
+Result<bool> Group::share(const Part& own, Window* added) {
+  const std::lock_guard world_lock(world_mutex_);
+  const auto all = GDX_TRY(world_.allgather_value(own, kMeetNs));
+  std::vector<MemoryPlace> places;
+  bool again = own.known_as != 0;
+  for (std::uint32_t rank = 0; rank < all.size(); ++rank) {
+    const auto status = static_cast<Status>(all[rank].failure);
+    if (status != Status::kOk)
+      return fail(status, fmt::format("rank {} could not register its part of symmetric memory: {}", rank,
+                                      status_name(status)));
+    places.push_back(all[rank].place);
+    again = again && all[rank].known_as == own.known_as;
+  }
+  const std::lock_guard lock(mutex_);
+  if (!again) OneSided::share(*added, places, ++shared_);
+  return again;
+}
+
+// Registers it anew even where a window has it, because only together the ranks find out whether all have it
+// in the same one: the handle must lead to the part that each rank gave.
 Result<Window*> Group::register_memory(void* data, std::size_t bytes, int type) {
+  const std::span own(static_cast<std::byte*>(data), bytes);
+  Window* known = nullptr;
   const auto add = [&]() -> Result<Window*> {
     GDX_TRY(check_memory(data, bytes, type));
     const std::lock_guard lock(mutex_);
-    return one_sided_->add_memory({static_cast<std::byte*>(data), bytes});
+    Window* const added = GDX_TRY(one_sided_->add_memory(own));
+    known = one_sided_->use_again(own);
+    return added;
   };
   auto window = add();
-  Contribution own{};
-  if (window) own.place = one_sided_->place_of(**window);
-  if (!window) own.failure = static_cast<std::uint64_t>(window.error().status);
-  std::vector<MemoryPlace> places;
-  const auto share = [&]() -> Result<void> {
-    const std::lock_guard lock(world_mutex_);
-    const auto all = GDX_TRY(world_.allgather_value(own, kMeetNs));
-    for (std::uint32_t rank = 0; rank < all.size(); ++rank) {
-      const auto status = static_cast<Status>(all[rank].failure);
-      if (status != Status::kOk)
-        return fail(status, fmt::format("rank {} could not register its part of symmetric memory: {}", rank,
-                                        status_name(status)));
-      places.push_back(all[rank].place);
-    }
-    return {};
-  };
-  const auto shared = share();
-  if (!window) return window;
-  if (!shared) {
-    forget_memory(*window);
-    return tl::unexpected(shared.error());
-  }
+  Part part{};
+  if (window) part.place = one_sided_->place_of(**window);
+  if (known != nullptr) part.known_as = known->number;
+  if (!window) part.failure = static_cast<std::uint64_t>(window.error().status);
+  const auto shared = share(part, window ? *window : nullptr);
+  const bool again = shared && *shared && part.known_as != 0;
   const std::lock_guard lock(mutex_);
-  OneSided::share(**window, places);
-  return window;
+  if (window && (again || !shared)) one_sided_->forget_memory(*window);
+  if (known != nullptr && !again) one_sided_->forget_memory(known);
+  if (!window) return window;
+  if (!shared) return tl::unexpected(shared.error());
+  return again ? known : window;
 }
 
 void Group::forget_memory(Window* window) {

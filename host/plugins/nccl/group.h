@@ -42,7 +42,8 @@ class Group final : public messaging::Kept {
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
 
-  // Returns once all ranks have called it. Errors, at all ranks where one has them: kUnsupported for memory
+  // Returns once all ranks have called it. Memory with which a window begins at every rank has that window,
+  // unless a registration in it has ended. Errors, at all ranks where one has them: kUnsupported for memory
   // of a GPU; kInvalidArgument; the port's; those of World::allgather.
   [[nodiscard]] Result<Window*> register_memory(void* data, std::size_t bytes, int type);
   void forget_memory(Window* window);
@@ -69,8 +70,12 @@ class Group final : public messaging::Kept {
   [[nodiscard]] bool is_over() const override { return is_over_; }
 
  private:
+  struct Part;
   Group(std::shared_ptr<messaging::Keeper> keeper, World world,
         std::unique_ptr<messaging::OneSided> one_sided);
+  // Returns whether all ranks have the memory in one window already, which then serves for both. Else gives
+  // `added` the parts of all.
+  [[nodiscard]] Result<bool> share(const Part& own, Window* added);
   void step(std::uint64_t now_ns);
   void look(std::uint64_t now_ns);
   [[nodiscard]] Result<Request*> posted(Result<messaging::OneSidedRequest> one, bool more);
@@ -82,6 +87,7 @@ class Group final : public messaging::Kept {
   bool is_over_ = false;
   std::mutex mutex_;  // of what follows
   std::unique_ptr<messaging::OneSided> one_sided_;
+  std::uint64_t shared_ = 0;  // windows, by all ranks alike
   std::optional<Error> losing_;
   messaging::Grace grace_;  // since then
   std::vector<std::unique_ptr<Request>> requests_;

@@ -30,8 +30,8 @@ class OneSidedTest : public ::testing::Test {
     here_ = one_->add_memory(source_).value();
     there_ = other_->add_memory(target_).value();
     const std::array<MemoryPlace, kRanks> places{one_->place_of(*here_), other_->place_of(*there_), {}};
-    OneSided::share(*here_, places);
-    OneSided::share(*there_, places);
+    OneSided::share(*here_, places, 1);
+    OneSided::share(*there_, places, 1);
   }
   bool reaches(const std::function<bool()>& done) {
     for (const std::uint64_t began = monotonic_ns(); monotonic_ns() - began < kHangNs;) {
