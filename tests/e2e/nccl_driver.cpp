@@ -338,8 +338,8 @@ void Rank<Properties>::exiting() {
   std::exit(0);
 }
 
-// Goes as far as `phase`: 0 listening, 1 connecting, 2 connected, 3 receives posted, 4 in a transfer. What
-// rank 0 then has outstanding must end with an error, once the other has gone.
+// Goes as far as `phase`: 0 listening, 1 connecting, 2 connected, 3 receives posted, 4 in a transfer, 5
+// closing behind one. What rank 0 then has outstanding must end with an error, once the others have gone.
 template <typename Properties>
 void Rank<Properties>::reach(std::uint32_t phase, std::vector<std::byte>& buffer, bool dies) {
   const auto leave = [&](std::uint32_t at) {
@@ -377,6 +377,14 @@ void Rank<Properties>::reach(std::uint32_t phase, std::vector<std::byte>& buffer
   }
   connect(0);
   if (leave(2)) return;
+  if (phase == 5) {
+    stream(64, 8, 4);
+    if (rank_ == 0) return;
+    must_succeed(net_->close_send(sender_), "closeSend");
+    sender_ = nullptr;
+    (void)leave(5);
+    return;
+  }
   void* const from = registered(sender_, buffer);
   void* const to = registered(receiver_, buffer);
   std::vector<void*> receives(4);
@@ -406,14 +414,14 @@ void Rank<Properties>::reach(std::uint32_t phase, std::vector<std::byte>& buffer
 template <typename Properties>
 void Rank<Properties>::closing() {
   std::vector<std::byte> buffer(1 << 20);
-  reach(static_cast<std::uint32_t>(arguments_.seed % 5), buffer, false);
+  reach(static_cast<std::uint32_t>(arguments_.seed % kPhases), buffer, false);
   close();
 }
 
 template <typename Properties>
 void Rank<Properties>::killed() {
   std::vector<std::byte> buffer(1 << 20);
-  reach(static_cast<std::uint32_t>(arguments_.seed % 5), buffer, true);
+  reach(static_cast<std::uint32_t>(arguments_.seed % kPhases), buffer, true);
   close();
 }
 

@@ -13,6 +13,7 @@
 namespace gdx::nccl {
 
 inline constexpr std::size_t kMostGroup = 8;
+inline constexpr std::uint64_t kPhases = 6;  // in which a rank may leave
 
 // One rank's half of the calls, by either version's struct.
 template <typename Properties>
