@@ -91,7 +91,7 @@ Engine::Engine(const HcaConfig& config, std::unique_ptr<wire::Wire> wire, std::b
              .foreign = {},
              .counters = {},
              .late = {},
-             .arrivals = {}},
+             .held_completions = {}},
       random_(std::move(random)),
       clock_(std::move(clock)),
       numbers_(drawn_key(random_)),
@@ -198,11 +198,11 @@ void Engine::accept(const wire::Address& source, std::span<const std::byte> data
   if (packet && port == roce::kUdpPort && parts_.windows.on_packet(source, *packet, parts_.now_ns)) return;
   if (packet && accept_management(source, *packet)) return;
   QueuePair* qp = packet ? find_qp(packet->headers.bth.destination_qpn) : nullptr;
-  if (qp == nullptr || !qp->on_packet(parts_.now_ns, source, *packet)) {
+  const bool marked = parts_.wire->arrival_is_marked();
+  if (qp == nullptr || !qp->on_packet(parts_.now_ns, source, *packet, marked)) {
     ++parts_.counters.dropped_packets;
     return;
   }
-  if (parts_.wire->arrival_is_marked()) qp->on_marked(parts_.now_ns, packet->headers.bth);
   activate(*qp);
 }
 
@@ -273,11 +273,11 @@ void Engine::finish_step() {
   parts_.windows.send_due(parts_.now_ns, [this](const auto&... packet) { send_window(packet...); });
   assert(parts_.windows.check_invariants() == nullptr);
   parts_.wire->flush();
-  for (std::size_t i = 0; i < parts_.arrivals.size(); ++i) {
-    const HcaParts::Arrival arrival = parts_.arrivals[i];
-    arrival.qp->deliver(arrival);
+  for (std::size_t i = 0; i < parts_.held_completions.size(); ++i) {
+    const HcaParts::HeldCompletion held = parts_.held_completions[i];
+    held.qp->deliver(held);
   }
-  parts_.arrivals.clear();
+  parts_.held_completions.clear();
   ManagementAgent* const agent = agent_.load();
   for (const ManagementArrival& arrival : management_arrivals_) {
     if (agent != nullptr) agent->on_datagram(arrival.source, arrival.datagram);

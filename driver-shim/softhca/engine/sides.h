@@ -8,6 +8,7 @@
 #include "driver-shim/softhca/transport/rc.h"
 #include "driver-shim/softhca/transport/uc.h"
 #include "driver-shim/softhca/transport/ud.h"
+#include "proto/roce/codec.h"
 
 namespace gdx::softhca {
 
@@ -80,6 +81,12 @@ class SendSide : public TransportSide<transport::Requester, transport::UcRequest
   void pump(std::uint64_t now_ns, std::uint32_t max_packets) {
     visit([&](auto& side) { side.pump(now_ns, max_packets); });
   }
+  // Takes a response. False: only RC has requests that are answered.
+  bool on_packet(std::uint64_t now_ns, const roce::Decoded& packet) {
+    if (rc() == nullptr) return false;
+    rc()->on_packet(now_ns, packet.headers, packet.payload);
+    return true;
+  }
   void fail_all(mlx5::Syndrome first) {
     visit([&](auto& side) {
       if (!side.in_error()) side.fail_all(first);
@@ -102,6 +109,21 @@ class SendSide : public TransportSide<transport::Requester, transport::UcRequest
 class ReceiveSide
     : public TransportSide<transport::Responder, transport::UcResponder, transport::UdResponder> {
  public:
+  // Takes a request. False: the half is stopped. `grh`: returns what precedes the payload, called for UD
+  // alone.
+  template <typename Grh>
+  bool on_packet(std::uint64_t now_ns, const roce::Decoded& packet, Grh grh) {
+    if (rc() != nullptr) {
+      rc()->on_packet(now_ns, packet.headers, packet.payload);
+    } else if (uc() != nullptr) {
+      uc()->on_packet(packet.headers, packet.payload);
+    } else if (ud() != nullptr) {
+      ud()->on_packet(packet.headers, grh(), packet.payload);
+    } else {
+      return false;
+    }
+    return true;
+  }
   // Sends answers of RC; UC and UD have nothing to send.
   std::uint32_t pump(std::uint64_t now_ns, std::uint32_t max_packets, std::uint32_t max_read_packets) {
     return rc() != nullptr ? rc()->pump(now_ns, max_packets, max_read_packets) : 0;
