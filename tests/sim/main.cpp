@@ -8,7 +8,7 @@
 
 #include "base/command_line.h"
 #include "base/output.h"
-#include "tests/sim/seeds.h"
+#include "tests/sim/world.h"
 
 namespace gdx::sim {
 namespace {
@@ -24,23 +24,16 @@ struct Options {
 
 int simulate(const Options& options, SeedRange seeds) {
   const auto begin = std::chrono::steady_clock::now();
-  const Report report = run_seeds(seeds, options.jobs);
+  const Report<Outcome> report = run_seeds(seeds, options.jobs, run);
   const std::chrono::duration<double> elapsed_s = std::chrono::steady_clock::now() - begin;
   if (options.verbose) {
     print("{}\n{:.1f} s on {} threads, {:.0f} seeds a minute\n", summary(report), elapsed_s.count(),
           options.jobs, 60 * static_cast<double>(report.seeds) / elapsed_s.count());
   }
-  if (options.hunt) {
-    if (report.failure) {
-      print("seed {} finds it: {}\n", report.failure->seed, report.failure->problem);
-      return 0;
-    }
-    print("seeds {}..{} find nothing: the simulation is blind to this bug\n", seeds.first, seeds.last);
-    return kExitFailure;
-  }
-  if (report.failure) {
-    print_error("seed {}: {}\nscenario: {}\nreplay: ./run sim --seeds {} --verbose\n", report.failure->seed,
-                report.failure->problem, report.failure->scenario, report.failure->seed);
+  if (options.hunt) return end_hunt(report, seeds);
+  if (report.seed != 0) {
+    print_error("seed {}: {}\nscenario: {}\nreplay: ./run sim --seeds {} --verbose\n", report.seed,
+                report.failure.problem, report.failure.scenario, report.seed);
     return kExitFailure;
   }
   print("seeds {}..{} kept every promise\n", seeds.first, seeds.last);

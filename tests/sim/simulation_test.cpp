@@ -6,7 +6,7 @@
 #include <string>
 
 #include "tests/expected_text.h"
-#include "tests/sim/seeds.h"
+#include "tests/sim/world.h"
 
 namespace gdx::sim {
 namespace simulation_test {
@@ -21,11 +21,9 @@ constexpr std::array<std::uint64_t, 8> kOvertaken{7301671263, 7302084598, 730212
                                                   7306905083, 7307404887, 67321613,   67421652};
 
 TEST(Simulation, any_seed_keeps_every_promise) {
-  const Report report = run_seeds(kSlice, 2);
-  if (report.failure) {
-    FAIL() << "seed " << report.failure->seed << ": " << report.failure->problem << " ("
-           << report.failure->scenario << "); replay: ./run sim --seeds " << report.failure->seed;
-  }
+  const Report<Outcome> report = run_seeds(kSlice, 2, run);
+  ASSERT_EQ(report.failure.problem, "")
+      << report.failure.scenario << "; replay: ./run sim --seeds " << report.seed;
   // A world in which nothing goes wrong proves nothing.
   const Outcome& sum = report.sum;
   SCOPED_TRACE(summary(report));
@@ -66,7 +64,7 @@ TEST(Simulation, overtaken_answers_about_receives_are_no_alarm) {
 }
 
 TEST(Simulation, number_of_threads_changes_nothing) {
-  EXPECT_EQ(summary(run_seeds({1, 50}, 1)), summary(run_seeds({1, 50}, 3)));
+  EXPECT_EQ(summary(run_seeds({1, 50}, 1, run)), summary(run_seeds({1, 50}, 3, run)));
 }
 
 TEST(Simulation, seed_ranges_are_read_strictly) {
@@ -79,15 +77,14 @@ TEST(Simulation, seed_ranges_are_read_strictly) {
 }
 
 TEST(Simulation, packets_and_mendings_by_seed_are_as_expected) {
-  std::string text =
-      "# seed: digest of all packets; packets retransmitted timeouts NAKs RNR completions failures\n";
-  for (std::uint64_t seed = 1; seed <= 200; ++seed) {
-    const Outcome outcome = run(seed);
-    text += fmt::format("{}: {:016x}; {} {} {} {} {} {} {}\n", seed, outcome.digest, outcome.packets,
-                        outcome.retransmitted, outcome.timeouts, outcome.sequence_naks,
-                        outcome.receiver_not_ready, outcome.completions, outcome.failures);
-  }
-  expect_text("packets.txt", text);
+  const auto tell = [](const Outcome& outcome) {
+    return fmt::format("{:016x}; {} {} {} {} {} {} {}", outcome.digest, outcome.packets,
+                       outcome.retransmitted, outcome.timeouts, outcome.sequence_naks,
+                       outcome.receiver_not_ready, outcome.completions, outcome.failures);
+  };
+  expect_text("packets.txt",
+              courses("digest of all packets; packets retransmitted timeouts NAKs RNR completions failures",
+                      200, run, tell));
 }
 
 }  // namespace simulation_test

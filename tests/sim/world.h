@@ -6,6 +6,7 @@
 #include <string>
 
 #include "tests/sim/random.h"
+#include "tests/sim/seeds.h"
 
 namespace gdx::sim {
 
@@ -39,7 +40,12 @@ struct Outcome {
   std::uint64_t failed_tries = 0;       // of all that retries count
   std::uint64_t unexplained_tries = 0;  // of these, those that nothing spoilt
   std::uint64_t digest = 0;             // of the time, sender and bytes of every packet
+
+  void add(const Outcome& other);
 };
+
+// The counters for a person, in one line.
+[[nodiscard]] std::string summary(const Report<Outcome>& report);
 
 // RC: nothing may be lost.
 [[nodiscard]] Outcome run_connected(Random random);

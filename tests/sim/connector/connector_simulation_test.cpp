@@ -4,14 +4,14 @@
 #include <string>
 
 #include "tests/expected_text.h"
-#include "tests/sim/connector/seeds.h"
+#include "tests/sim/connector/world.h"
 
 namespace gdx::sim {
 namespace connector_simulation_test {
 
 TEST(ConnectorSimulation, seeds_keep_every_promise) {
-  const ConnectorReport report = run_connector_seeds(1, 3000);
-  EXPECT_EQ(report.sum.problem, "") << "seed " << report.seed;
+  const auto report = run_seeds({1, 3000}, 1, [](std::uint64_t seed) { return ConnectorWorld(seed).run(); });
+  EXPECT_EQ(report.failure.problem, "") << "seed " << report.seed;
   // The intended events occurred.
   EXPECT_GT(report.sum.ready, 100'000u);
   EXPECT_GT(report.sum.crossed, 10'000u);
@@ -23,21 +23,23 @@ TEST(ConnectorSimulation, seeds_keep_every_promise) {
 }
 
 TEST(ConnectorSimulation, teams_of_1024_ranks_connect_the_pairs_that_are_used) {
-  const ConnectorReport report = run_connector_seeds(1, 4, 1024);
-  EXPECT_EQ(report.sum.problem, "") << "seed " << report.seed;
+  const auto report =
+      run_seeds({1, 4}, 1, [](std::uint64_t seed) { return ConnectorWorld(seed, 1024).run(); });
+  EXPECT_EQ(report.failure.problem, "") << "seed " << report.seed;
   EXPECT_GT(report.sum.used, 4 * 4'000u);
   EXPECT_LT(report.sum.ready, 2 * report.sum.used);  // of 523,776 pairs in each team
 }
 
 TEST(ConnectorSimulation, courses_by_seed_are_as_expected) {
-  std::string text = "# seed: used ready gone crossed letters dials breaks deaths busy refusals longest_ns\n";
-  for (std::uint64_t seed = 1; seed <= 200; ++seed) {
-    const ConnectorOutcome outcome = ConnectorWorld(seed).run();
-    text += fmt::format("{}: {} {} {} {} {} {} {} {} {} {} {}\n", seed, outcome.used, outcome.ready,
-                        outcome.gone, outcome.crossed, outcome.letters, outcome.dials, outcome.breaks,
-                        outcome.deaths, outcome.busy, outcome.refusals, outcome.longest_ns);
-  }
-  expect_text("connectors.txt", text);
+  const auto run = [](std::uint64_t seed) { return ConnectorWorld(seed).run(); };
+  const auto tell = [](const ConnectorOutcome& outcome) {
+    return fmt::format("{} {} {} {} {} {} {} {} {} {} {}", outcome.used, outcome.ready, outcome.gone,
+                       outcome.crossed, outcome.letters, outcome.dials, outcome.breaks, outcome.deaths,
+                       outcome.busy, outcome.refusals, outcome.longest_ns);
+  };
+  expect_text("connectors.txt",
+              courses("used ready gone crossed letters dials breaks deaths busy refusals longest_ns", 200,
+                      run, tell));
 }
 
 }  // namespace connector_simulation_test

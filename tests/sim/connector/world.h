@@ -18,6 +18,7 @@
 
 #include "host/team/connector.h"
 #include "tests/sim/random.h"
+#include "tests/sim/seeds.h"
 
 namespace gdx::sim {
 

@@ -33,6 +33,22 @@ CreditChannel CreditNode::channel() {
   return {&grants, granted_slots.data(), &requests, returned_slots.data()};
 }
 
+void CreditOutcome::add(const CreditOutcome& other) {
+  steps += other.steps;
+  pushes += other.pushes;
+  stalls += other.stalls;
+  errors += other.errors;
+  deaths += other.deaths;
+  bad_returns += other.bad_returns;
+  thread_steps += other.thread_steps;
+  waits += other.waits;
+}
+
+std::string CreditOutcome::course() const {
+  return fmt::format("{} {} {} {} {} {} {}", pushes, stalls, errors, deaths, bad_returns, thread_steps,
+                     waits);
+}
+
 CreditWorld::CreditWorld(std::uint64_t seed, Sharers sharers)
     : random_(seed),
       sharers_(sharers),

@@ -18,6 +18,7 @@
 #include "tests/sim/credits/shared_kernel.h"
 #include "tests/sim/credits/steps.h"
 #include "tests/sim/random.h"
+#include "tests/sim/seeds.h"
 
 namespace gdx::sim {
 
@@ -86,7 +87,12 @@ struct CreditOutcome {
   std::uint64_t bad_returns = 0;
   std::uint64_t thread_steps = 0;  // of shared endpoints
   std::uint64_t waits = 0;         // of their threads, for a credit
+
+  void add(const CreditOutcome& other);
+  // Returns the counters that a course tells, below kCourseHead.
+  [[nodiscard]] std::string course() const;
 };
+inline constexpr char kCourseHead[] = "pushes stalls errors deaths bad_returns thread_steps waits";
 
 class CreditWorld final : public SlotBooks, public PublishWitness {
  public:

@@ -1,13 +1,14 @@
 #include <gtest/gtest.h>
 
-#include "tests/sim/exchange/seeds.h"
+#include "tests/sim/exchange/world.h"
 
 namespace gdx::sim {
 namespace exchange_simulation_test {
 
 TEST(ExchangeSimulation, whoever_is_lost_is_named_and_all_ranks_end) {
-  const ExchangeReport report = run_exchange_seeds(1, 100, 120);
-  EXPECT_EQ(report.sum.problem, "") << "seed " << report.seed;
+  const auto report =
+      run_seeds({1, 100}, 1, [](std::uint64_t seed) { return ExchangeWorld(seed, 120).run(); });
+  EXPECT_EQ(report.failure.problem, "") << "seed " << report.seed;
   // The seeds reach what they are for.
   EXPECT_GT(report.sum.whole, 10u);
   EXPECT_GT(report.sum.named, 30u);

@@ -31,6 +31,16 @@ bool names(const std::string& text, std::uint32_t rank) {
 
 }  // namespace
 
+void ExchangeOutcome::add(const ExchangeOutcome& other) {
+  losses += other.losses;
+  named += other.named;
+  told += other.told;
+  whole += other.whole;
+  if (other.sent.frames == 0) return;
+  sent = other.sent;
+  received = other.received;
+}
+
 ExchangeWorld::ExchangeWorld(std::uint64_t seed, std::uint32_t ranks)
     : random_(seed), size_(ranks), network_(random_.next(), ranks), courses_(ranks) {
   const std::uint64_t late_ns = kMostLateNs >> random_.between(0, 12);

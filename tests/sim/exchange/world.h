@@ -15,6 +15,7 @@
 #include "host/bootstrap/world.h"
 #include "tests/sim/exchange/network.h"
 #include "tests/sim/random.h"
+#include "tests/sim/seeds.h"
 
 namespace gdx::sim {
 
@@ -25,6 +26,8 @@ struct ExchangeOutcome {
   std::uint64_t told = 0;    // ranks to which rank 0 has told why
   std::uint64_t whole = 0;   // runs in which all ranks were through
   Traffic sent, received;    // by rank 0, in a run without a loss
+
+  void add(const ExchangeOutcome& other);
 };
 
 class ExchangeWorld {

@@ -4,14 +4,16 @@
 #include <string>
 
 #include "tests/expected_text.h"
-#include "tests/sim/windows/seeds.h"
+#include "tests/sim/windows/world.h"
 
 namespace gdx::sim {
 namespace window_simulation_test {
 
+WindowOutcome run(std::uint64_t seed) { return WindowWorld(seed).run(); }
+
 TEST(WindowSimulation, seeds_keep_every_promise) {
-  const WindowReport report = run_window_seeds(1, 400);
-  EXPECT_EQ(report.sum.problem, "") << "seed " << report.seed;
+  const Report<WindowOutcome> report = run_seeds({1, 400}, 1, run);
+  EXPECT_EQ(report.failure.problem, "") << "seed " << report.seed;
   // The intended events occurred.
   EXPECT_GT(report.sum.packets, 1'000'000u);
   EXPECT_GT(report.sum.lost, 1'000u);
@@ -23,14 +25,14 @@ TEST(WindowSimulation, seeds_keep_every_promise) {
 }
 
 TEST(WindowSimulation, courses_by_seed_are_as_expected) {
-  std::string text = "# seed: packets lost waits deaths restarts pauses; fullest socket in %, end in ns\n";
-  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
-    const WindowOutcome outcome = WindowWorld(seed).run();
-    text +=
-        fmt::format("{}: {} {} {} {} {} {}; {:.3f} {}\n", seed, outcome.packets, outcome.lost, outcome.waits,
-                    outcome.deaths, outcome.restarts, outcome.pauses, 100 * outcome.fullest, outcome.end_ns);
-  }
-  expect_text("windows.txt", text);
+  const auto tell = [](const WindowOutcome& outcome) {
+    return fmt::format("{} {} {} {} {} {}; {:.3f} {}", outcome.packets, outcome.lost, outcome.waits,
+                       outcome.deaths, outcome.restarts, outcome.pauses, 100 * outcome.fullest,
+                       outcome.end_ns);
+  };
+  expect_text(
+      "windows.txt",
+      courses("packets lost waits deaths restarts pauses; fullest socket in %, end in ns", 60, run, tell));
 }
 
 }  // namespace window_simulation_test

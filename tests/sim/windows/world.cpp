@@ -21,6 +21,16 @@ std::uint64_t choose_socket(Random& random) { return std::uint64_t{256 << 10} <<
 
 }  // namespace
 
+void WindowOutcome::add(const WindowOutcome& other) {
+  packets += other.packets;
+  lost += other.lost;
+  waits += other.waits;
+  deaths += other.deaths;
+  restarts += other.restarts;
+  pauses += other.pauses;
+  fullest = std::max(fullest, other.fullest);
+}
+
 WindowWorld::WindowWorld(std::uint64_t seed)
     : random_(seed),
       socket_bytes_(choose_socket(random_)),

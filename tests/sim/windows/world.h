@@ -14,6 +14,7 @@
 
 #include "driver-shim/softhca/transport/peer_window.h"
 #include "tests/sim/random.h"
+#include "tests/sim/seeds.h"
 
 namespace gdx::sim {
 
@@ -29,6 +30,8 @@ struct WindowOutcome {
   std::uint64_t pauses = 0;
   double fullest = 0;  // of a socket's room
   std::uint64_t end_ns = 0;
+
+  void add(const WindowOutcome& other);
 };
 
 class WindowWorld {
