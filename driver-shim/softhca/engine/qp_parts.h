@@ -1,4 +1,4 @@
-// What the classes of one queue pair share: its states, its memory, its send queue, its pacer, its recorder.
+// Parts that the classes of one queue pair share: its states, memory, send queue, pacer and recorder.
 #pragma once
 
 #include <cstddef>
