@@ -12,7 +12,7 @@ mkdir -p "$out"
 command -v python3 >/dev/null || { echo "push-vs-pull.sh: python3 is missing; install it" >&2; exit 127; }
 command -v gnuplot >/dev/null || { echo "push-vs-pull.sh: gnuplot is missing; install Debian's gnuplot-nox" >&2; exit 127; }
 
-# Every mode, by BlueFlame. 28 B and 220 B are the longest inline puts of one and of four blocks.
+# Every mode, by BlueFlame; the curves are not kept. 28 B and 220 B are the longest inline puts of one and of four blocks.
 sizes=8,28,64,220,512,1024,2048,4096,8192,16384,32768,65536,131072,262144,524288,2097152
 for path in PIX PXB PHB NODE SYS; do
   "$model" --path "$path" --queues gpu --size-bytes "$sizes" --plot "$out/$path.svg" >"$out/$path.txt"

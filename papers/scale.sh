@@ -11,7 +11,6 @@ command -v python3 >/dev/null || { echo "scale.sh: python3 is missing; install i
 "$ranks" --loggp --json >"$out/loggp.json"
 "$ranks" --loggp --path SYS --queues gpu --mode push --json >"$out/loggp_SYS_push.json"
 "$ranks" --loggp --path SYS --queues gpu --mode pull --json >"$out/loggp_SYS_pull.json"
-"$ranks" --ranks 16 --endpoints-per-rank 2 --messages 8 --goal "$out/exchange_16.goal"
 
 # One row, the best of all runs, because a shared machine only ever adds time. A look is one endpoint's, at what it
 # waits for.
