@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <regex>
+#include <set>
 #include <span>
 #include <sstream>
 #include <string>
@@ -30,6 +31,20 @@ inline void expect_text(const std::string& file, const std::string& text) {
     if (!has) return;
     ASSERT_EQ(line, wanted_line) << path << ":" << number;
   }
+}
+
+// Returns the lines of `text` that `told` has not, and those that begin a paragraph. So a file tells what
+// variants have in common only once.
+inline std::string beyond(const std::string& told, const std::string& text) {
+  std::set<std::string> known;
+  std::istringstream lines(told);
+  for (std::string line; std::getline(lines, line);) known.insert(line);
+  std::string rest;
+  lines = std::istringstream(text);
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.starts_with(' ') || !known.contains(line)) rest += line + "\n";
+  }
+  return rest;
 }
 
 // Takes `from` as it stands.
