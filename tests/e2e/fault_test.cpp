@@ -98,17 +98,6 @@ TEST_F(Fault, write_without_remote_write_permission_is_remote_access) {
   EXPECT_EQ(a_.endpoint->describe_fault(), text_of("RDMA WRITE of 8 B", read_only->remote()));
 }
 
-TEST_F(Fault, error_returns_every_credit) {
-  RemoteMemory wrong = a_.peer;
-  wrong.rkey = wrong.rkey ^ 1u;
-  in_kernel(a_, [&](auto& ep) {
-    const Status put = gdx_put<Mode::kPush>(ep, wrong, a_.buffer->local(), 10 * kDefaultSlotBytes);
-    EXPECT_EQ(put == Status::kOk ? gdx_flush(ep) : put, Status::kRemoteAccess);
-  });
-  EXPECT_EQ(a_.endpoint->state().staging.filled, a_.endpoint->state().staging.returned);
-  EXPECT_EQ(a_.endpoint->fault().status, Status::kRemoteAccess);
-}
-
 using Open = Pair;
 
 TEST_F(Open, two_blocks_on_one_endpoint_lose_no_call_that_said_ok) {
