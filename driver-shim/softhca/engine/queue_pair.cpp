@@ -114,7 +114,16 @@ Errno QueuePair::modify(std::uint32_t mask, const QpAttributes& attributes) {
 
   set_state(attributes.state);
   switch (attributes.state) {
-    case QpState::kReset: reset(); break;
+    case QpState::kReset:
+      past_ = counters();
+      send_side_.stop();
+      receive_side_.stop();
+      completions_.forget_sends();
+      parts_.sends.reset();
+      completions_.reset_receives();
+      parts_.pacer.reset(parts_.hca.now_ns);
+      parts_.states.reset();
+      break;
     case QpState::kRtr: start(parts_, receive_side_, response_port_); break;
     case QpState::kRts:
       if (from == QpState::kSqe) {
@@ -159,20 +168,7 @@ QpAttributes QueuePair::query() const {
   return now;
 }
 
-void QueuePair::reset() {
-  past_ = counters();
-  send_side_.stop();
-  receive_side_.stop();
-  completions_.forget_sends();
-  parts_.sends.reset();
-  completions_.reset_receives();
-  parts_.pacer.reset(parts_.hca.now_ns);
-  parts_.states.reset();
-}
-
-void QueuePair::handle_failure() {
-  if (!parts_.states.failed()) [[likely]]
-    return;
+void QueuePair::end_by_failure() {
   const std::optional<QpStates::End> end = parts_.states.take_failure();
   if (!end) return;
   parts_.hca.failed_queue_pairs.fetch_add(1, std::memory_order_relaxed);

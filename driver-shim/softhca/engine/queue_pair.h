@@ -60,9 +60,12 @@ class QueuePair final {
  private:
   void set_state(QpState state);
   void count_peer();
-  void reset();
   // Acts on a failure that a call of the transport has left behind.
-  void handle_failure();
+  void handle_failure() {
+    if (parts_.states.failed()) [[unlikely]]
+      end_by_failure();
+  }
+  void end_by_failure();
   void enter_error();
   void send_requests(std::uint64_t now_ns, std::uint64_t until_link_bytes);
   void send_responses(std::uint64_t now_ns, std::uint64_t until_link_bytes);
