@@ -216,12 +216,19 @@ GDX_DEVICE Status gdx_wait_all(const TeamHandle& team, const std::uint64_t* sign
                                const std::uint32_t* ranks, std::uint32_t count, Compare how,
                                std::uint64_t value) {
   device::impl::note_call<S>("gdx_wait_all", signals, ranks, count, how, value);
-  return device::impl::scope_by_leader<S>([&] {
-    const device::impl::TeamSignals all{signals, count, ranks, kAnyTeamRank, how, value};
-    if (count == 0 && team.layout == team_layout(P)) return Status::kOk;
-    if (const Status bad = device::impl::check_wait<P>(team, all); bad != Status::kOk) return bad;
-    return device::impl::wait_for_all<P>(team.copy, team.peers, all);
-  });
+  return device::impl::wait_all_in_team<S, P>(
+      team, device::impl::TeamSignals{signals, count, ranks, kAnyTeamRank, how, value});
+}
+
+// The same with values[i] for signals[i]. `values` may be any memory that the kernel reads. Errors: those of
+// the other gdx_wait_all.
+template <Scope S = Scope::kThread, Placement P = Placement::kHost, typename Value,
+          std::enable_if_t<std::is_same_v<std::remove_cv_t<Value>, std::uint64_t>, int> = 0>
+GDX_DEVICE Status gdx_wait_all(const TeamHandle& team, const std::uint64_t* signals,
+                               const std::uint32_t* ranks, std::uint32_t count, Compare how, Value* values) {
+  device::impl::note_call<S>("gdx_wait_all", signals, ranks, count, how, values);
+  return device::impl::wait_all_in_team<S, P>(
+      team, device::impl::TeamSignalsOfValues{{signals, count, ranks, kAnyTeamRank, how, 0}, values});
 }
 
 // Waits until one of the signals compares true. Returns its index in `*index`, in every thread of the scope.
@@ -232,18 +239,31 @@ GDX_DEVICE Status gdx_wait_any(const TeamHandle& team, const std::uint64_t* sign
                                const std::uint32_t* ranks, std::uint32_t count, Compare how,
                                std::uint64_t value, std::uint32_t* index, std::uint32_t from = 0) {
   device::impl::note_call<S>("gdx_wait_any", signals, ranks, count, how, value, from);
-  std::uint32_t found = 0;
-  const Status status = device::impl::scope_by_leader<S>([&] {
-    const device::impl::TeamSignals any{signals, count, ranks, kAnyTeamRank, how, value};
-    if (const Status bad = device::impl::check_wait<P>(team, any); bad != Status::kOk) return bad;
-    if (index == nullptr)
-      return device::impl::record_fault(team.copy, Status::kInvalidArgument, kAnyTeamRank, index,
-                                        sizeof *index);
-    return device::impl::wait_for_any<P>(team.copy, team.peers, any, from, &found);
-  });
-  found = exec::broadcast<S>(found);
-  if (status == Status::kOk) *index = found;
-  return status;
+  return device::impl::wait_any_in_team<S, P>(
+      team, device::impl::TeamSignals{signals, count, ranks, kAnyTeamRank, how, value}, index, from);
+}
+
+// The same with values[i] for signals[i]. `values` may be any memory that the kernel reads. Errors: those of
+// the other gdx_wait_any.
+template <Scope S = Scope::kThread, Placement P = Placement::kHost, typename Value,
+          std::enable_if_t<std::is_same_v<std::remove_cv_t<Value>, std::uint64_t>, int> = 0>
+GDX_DEVICE Status gdx_wait_any(const TeamHandle& team, const std::uint64_t* signals,
+                               const std::uint32_t* ranks, std::uint32_t count, Compare how, Value* values,
+                               std::uint32_t* index, std::uint32_t from = 0) {
+  device::impl::note_call<S>("gdx_wait_any", signals, ranks, count, how, values, from);
+  return device::impl::wait_any_in_team<S, P>(
+      team, device::impl::TeamSignalsOfValues{{signals, count, ranks, kAnyTeamRank, how, 0}, values}, index,
+      from);
+}
+
+// Returns the place of `own` at `rank` for loads and stores of this kernel, `own` itself at this rank. Null
+// where only messages lead to that rank, where it is gone or does not exist, and for a pointer outside the
+// team's windows. Stores there are seen after the caller's next signal to that rank, as its puts are. Words
+// that signals and atomics change are not for stores.
+template <Placement P = Placement::kHost, typename T>
+GDX_DEVICE T* gdx_ptr(const TeamHandle& team, T* own, std::uint32_t rank) {
+  if (team.layout != team_layout(P) || rank >= team.size) return nullptr;
+  return reinterpret_cast<T*>(const_cast<std::byte*>(device::impl::reached_at(team, own, rank)));
 }
 
 }  // namespace gdx
@@ -253,6 +273,7 @@ using gdx::gdx_fetch_add;
 using gdx::gdx_flush;
 using gdx::gdx_get;
 using gdx::gdx_mark;
+using gdx::gdx_ptr;
 using gdx::gdx_put;
 using gdx::gdx_put_signal;
 using gdx::gdx_put_value;

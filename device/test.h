@@ -1,4 +1,4 @@
-// A look at a signal without a wait, for kernels on endpoints and on teams.
+// Looks at a signal without a wait, for kernels on endpoints and on teams.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +16,11 @@ GDX_DEVICE bool gdx_test(const std::uint64_t* signal, Compare how, std::uint64_t
   return false;
 }
 
+// Returns the local signal word. Payload that was sent before the signal that set it, or added to it, may be
+// read. Never waits, as gdx_test.
+GDX_DEVICE std::uint64_t gdx_signal_fetch(const std::uint64_t* signal) { return exec::load_acquire(signal); }
+
 }  // namespace gdx
 
+using gdx::gdx_signal_fetch;
 using gdx::gdx_test;

@@ -90,6 +90,19 @@ GDX_DEVICE PeerWay way_of(const TeamPeer& peer) { return way_and_key_of(peer).wa
 GDX_DEVICE bool has_queue(PeerWay way) { return way == PeerWay::kNative || way == PeerWay::kDirect; }
 GDX_DEVICE bool is_mapped(PeerWay way) { return way == PeerWay::kMapped || way == PeerWay::kDirect; }
 
+// Returns where this kernel loads and stores the place of `own` at `rank`, which exists; null where it
+// cannot.
+GDX_DEVICE const std::byte* reached_at(const TeamHandle& team, const void* own, std::uint32_t rank) {
+  TeamPlace place{};
+  if (!find_place(team, own, 1, &place)) return nullptr;
+  if (rank == team.rank) return static_cast<const std::byte*>(own);
+  const TeamPeer& peer = team.peers[rank];
+  const PeerWay way = way_of(peer);
+  const bool has_mapping =
+      (is_mapped(way) || way == PeerWay::kProxied) && peer.windows[place.window].mapped != nullptr;
+  return has_mapping ? mapped_of(peer, place) : nullptr;
+}
+
 // Outcome of a decision in one word: a way, or the status of a refusal. Statuses of failure are above 0xff,
 // and so is the outcome of a proxied rank, so that other ways pay no comparison for it.
 constexpr std::uint32_t outcome_of(PeerWay way) { return static_cast<std::uint32_t>(way); }

@@ -22,7 +22,15 @@ struct TeamSignals {
     if (ranks != nullptr) return ranks[i];
     return first_rank == kAnyTeamRank ? kAnyTeamRank : first_rank + i;
   }
+  GDX_DEVICE std::uint64_t value_of(std::uint32_t /*i*/) const { return value; }
   GDX_DEVICE bool has(std::uint32_t i) const { return holds(words + i, how, value); }
+};
+// The same, each with a value of its own.
+struct TeamSignalsOfValues : TeamSignals {
+  const std::uint64_t* values;
+
+  GDX_DEVICE std::uint64_t value_of(std::uint32_t i) const { return values[i]; }
+  GDX_DEVICE bool has(std::uint32_t i) const { return holds(words + i, how, values[i]); }
 };
 
 // Polls one peer during a wait: finds its queue's failure. During silence it requests the connection and
@@ -40,18 +48,19 @@ GDX_DEVICE Status watch_peer(const TeamHandle& team, TeamPeer& peer, std::uint64
 }
 
 // Ends a wait with `status`, unless the signals came before the failure.
-template <typename Enough>
-GDX_DEVICE Status ended_wait(const TeamHandle& team, const TeamSignals& signals, Enough& enough,
-                             Status status, std::uint32_t index) {
+template <typename Signals, typename Enough>
+GDX_DEVICE Status ended_wait(const TeamHandle& team, const Signals& signals, Enough& enough, Status status,
+                             std::uint32_t index) {
   if (enough(signals)) return Status::kOk;
   const auto address = reinterpret_cast<std::uint64_t>(signals.words + index);
   const auto how = static_cast<std::uint32_t>(signals.how);
-  return record_first(team.copy, {status, signals.rank_of(index), address, signals.value, 0, 1 + how});
+  return record_first(team.copy,
+                      {status, signals.rank_of(index), address, signals.value_of(index), 0, 1 + how});
 }
 
 // Waits until `enough(signals)` of the signals hold. A failed or silent sender of a missing signal ends it.
-template <Placement P, typename Enough>
-GDX_DEVICE Status wait_for_signals(const TeamHandle& team, TeamPeer* peers, const TeamSignals& signals,
+template <Placement P, typename Signals, typename Enough>
+GDX_DEVICE Status wait_for_signals(const TeamHandle& team, TeamPeer* peers, const Signals& signals,
                                    Enough enough) {
   const std::uint64_t began_ns = exec::now_ns();
   for (std::uint32_t next = 0;; next = next + 1 < signals.count ? next + 1 : 0) {
@@ -71,19 +80,19 @@ template <Placement P>
 GDX_OUT_OF_LINE Status wait_for_signal(const TeamHandle* team, TeamPeer* peers, TeamSignals signals) {
   return wait_for_signals<P>(*team, peers, signals, [](const TeamSignals& s) { return s.has(0); });
 }
-template <Placement P>
-GDX_OUT_OF_LINE Status wait_for_all(const TeamHandle* team, TeamPeer* peers, TeamSignals signals) {
+template <Placement P, typename Signals>
+GDX_OUT_OF_LINE Status wait_for_all(const TeamHandle* team, TeamPeer* peers, Signals signals) {
   std::uint32_t done = 0;
-  return wait_for_signals<P>(*team, peers, signals, [&](const TeamSignals& s) {
+  return wait_for_signals<P>(*team, peers, signals, [&](const Signals& s) {
     while (done < s.count && s.has(done)) ++done;
     return done == s.count;
   });
 }
 // Returns the index of the first that holds, at or after `from`, in `*index`.
-template <Placement P>
-GDX_OUT_OF_LINE Status wait_for_any(const TeamHandle* team, TeamPeer* peers, TeamSignals signals,
+template <Placement P, typename Signals>
+GDX_OUT_OF_LINE Status wait_for_any(const TeamHandle* team, TeamPeer* peers, Signals signals,
                                     std::uint32_t from, std::uint32_t* index) {
-  return wait_for_signals<P>(*team, peers, signals, [&](const TeamSignals& s) {
+  return wait_for_signals<P>(*team, peers, signals, [&](const Signals& s) {
     for (std::uint32_t k = 0; k < s.count; ++k) {
       const auto i = static_cast<std::uint32_t>((std::uint64_t{from} + k) % s.count);
       if (!s.has(i)) continue;
@@ -113,6 +122,30 @@ GDX_DEVICE Status check_wait(const TeamHandle& team, const TeamSignals& signals)
     return bad;
   const std::uint64_t bytes = std::uint64_t{signals.count} * sizeof *signals.words;
   return place_in_team(*team.copy, signals.rank_of(0), signals.words, bytes, &place);
+}
+
+// Waits for all of many signals, or for one of them.
+template <Scope S, Placement P, typename Signals>
+GDX_DEVICE Status wait_all_in_team(const TeamHandle& team, const Signals& all) {
+  return scope_by_leader<S>([&] {
+    if (all.count == 0 && team.layout == team_layout(P)) return Status::kOk;
+    if (const Status bad = check_wait<P>(team, all); bad != Status::kOk) return bad;
+    return wait_for_all<P>(team.copy, team.peers, all);
+  });
+}
+template <Scope S, Placement P, typename Signals>
+GDX_DEVICE Status wait_any_in_team(const TeamHandle& team, const Signals& any, std::uint32_t* index,
+                                   std::uint32_t from) {
+  std::uint32_t found = 0;
+  const Status status = scope_by_leader<S>([&] {
+    if (const Status bad = check_wait<P>(team, any); bad != Status::kOk) return bad;
+    if (index == nullptr)
+      return record_fault(team.copy, Status::kInvalidArgument, kAnyTeamRank, index, sizeof *index);
+    return wait_for_any<P>(team.copy, team.peers, any, from, &found);
+  });
+  found = exec::broadcast<S>(found);
+  if (status == Status::kOk) *index = found;
+  return status;
 }
 
 // Waits for one signal, of a rank or of any.

@@ -107,5 +107,30 @@ TEST_F(Team, values_of_every_size_arrive_whole_at_a_mapped_rank) {
   EXPECT_EQ(posted(), 0u);
 }
 
+TEST_F(Team, pointer_to_a_ranks_memory_is_of_ranks_that_loads_and_stores_reach) {
+  std::uint64_t* const own = word(5);
+  std::byte* const in_window = ranks_[kOwn]->window.data() + 9;
+  in_kernel([&](const TeamHandle& team) {
+    EXPECT_EQ(gdx_ptr(team, own, kOwn), own);
+    EXPECT_EQ(gdx_ptr(team, own, kDirect), &word_of(*ranks_[kDirect], 5));
+    EXPECT_EQ(gdx_ptr(team.on_lane(1), own, kMapped), &word_of(*ranks_[kMapped], 5));
+    EXPECT_EQ(gdx_ptr(team, in_window, kMapped), ranks_[kMapped]->window.data() + 9);
+    for (const std::uint32_t rank : {kNative, kAbsent, kSize, ~0u})
+      EXPECT_EQ(gdx_ptr(team, own, rank), nullptr);
+    for (const std::uint32_t rank : {kOwn, kDirect})
+      EXPECT_EQ(gdx_ptr(team, heap() + kHeapBytes, rank), nullptr) << "beyond the heap";
+    EXPECT_EQ(gdx_ptr(team.on_lane(2), own, kOwn), nullptr);
+    EXPECT_EQ(gdx_ptr<Placement::kGpu>(team, own, kDirect), nullptr);
+    *gdx_ptr(team, own, kMapped) = 7;
+    EXPECT_EQ(gdx_signal_fetch(&word_of(*ranks_[kMapped], 5)), 7u);
+  });
+  record(0, kDirect).way = PeerWay::kGone;
+  record(0, kMapped).way = PeerWay::kProxied;
+  in_kernel([&](const TeamHandle& team) {
+    EXPECT_EQ(gdx_ptr(team, own, kDirect), nullptr) << "gone";
+    EXPECT_EQ(gdx_ptr(team, own, kMapped), &word_of(*ranks_[kMapped], 5)) << "proxied and mapped";
+  });
+}
+
 }  // namespace team_mapped_test
 }  // namespace gdx::device

@@ -170,6 +170,34 @@ TEST_F(Team, wait_for_any_finds_one_and_serves_all_in_turn) {
   EXPECT_EQ(index, 2u) << "a failed wait returns none";
 }
 
+TEST_F(Team, waits_with_a_value_for_each_signal) {
+  const std::array<std::uint32_t, 3> ranks{kNative, kDirect, kMapped};
+  const std::array<std::uint64_t, 3> values{7, 8, 9};
+  const auto wait_for_all = [&](const TeamHandle& t) {
+    return gdx_wait_all(t, word(0), ranks.data(), 3, Compare::kEqual, values.data());
+  };
+  std::uint32_t index = 9;
+  const auto wait_for_any = [&](const TeamHandle& t) {
+    return gdx_wait_any(t, word(0), nullptr, 3, Compare::kEqual, values.data(), &index);
+  };
+  *word(0) = 8;
+  *word(1) = 9;
+  *word(2) = 9;
+  EXPECT_EQ(status_of(wait_for_any), Status::kOk);
+  EXPECT_EQ(index, 2u) << "the others have each other's values";
+  on_progress_ = [&] {
+    std::atomic_ref(*word(0)).store(7, std::memory_order_release);
+    std::atomic_ref(*word(1)).store(8, std::memory_order_release);
+  };
+  EXPECT_EQ(status_of(wait_for_all), Status::kOk);
+  on_progress_ = nullptr;
+  *word(1) = 0;
+  nic(kDirect).fails_at = 0;
+  EXPECT_NE(status_of(wait_for_all), Status::kOk);
+  EXPECT_EQ(fault_.rank, kDirect);
+  EXPECT_EQ(fault_.bytes, 8u) << "the value that did not come";
+}
+
 TEST_F(Team, quiet_returns_the_first_failure_after_flushing_every_rank) {
   nic(kNative).fails_at = 0;
   connect(0, kAbsent, PeerWay::kNative);
