@@ -14,8 +14,8 @@ import textwrap
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGES = {
     "device": ["device/team.h", "device/collectives/collectives.h", "device/collectives/reduce.h",
-               "device/collectives/on_stream.h", "device/exec/cpu_stream.h", "device/endpoint.h", "device/options.h",
-               "device/exec/scope.h", "proto/gpu/memory.h", "proto/gpu/queue.h", "proto/status.h"],
+               "device/collectives/through_piece.h", "device/collectives/on_stream.h", "device/exec/cpu_stream.h",
+               "device/endpoint.h", "device/test.h", "device/options.h", "device/exec/scope.h", "proto/gpu/memory.h", "proto/gpu/queue.h", "proto/status.h"],
     "host": ["host/team/team_options.h", "host/queue/endpoint_address.h"],
 }
 LABELS = r"(Errors|Threads|Ordering|Ownership|Source|Layouts?)(?=[^.:;]{0,60}: )"

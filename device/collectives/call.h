@@ -121,11 +121,11 @@ GDX_DEVICE Status for_each_other(const TeamHandle& team, const Act& act) {
 }
 
 // Puts `count` elements as the call's piece number `piece`, from 1, to `rank`; and waits for that of `rank`.
-template <Scope S, Placement P, typename T>
+template <Mode M, Scope S, Placement P, typename T>
 GDX_DEVICE Status send_piece(const TeamHandle& team, const CollectiveCall& call, T* to, const T* from,
                              std::size_t count, std::uint64_t piece, std::uint32_t rank) {
-  return gdx_put_signal<Mode::kAuto, S, P>(team, to, from, count * sizeof(T), &words_of(team, team.rank).data,
-                                           call.base + piece, SignalOp::kSet, rank);
+  return gdx_put_signal<M, S, P>(team, to, from, count * sizeof(T), &words_of(team, team.rank).data,
+                                 call.base + piece, SignalOp::kSet, rank);
 }
 template <Scope S, Placement P>
 GDX_DEVICE Status await_piece(const TeamHandle& team, const CollectiveCall& call, std::uint64_t piece,
@@ -134,11 +134,11 @@ GDX_DEVICE Status await_piece(const TeamHandle& team, const CollectiveCall& call
 }
 
 // Puts a piece to `rank` once that has begun the call, or is ready for pieces after number `ready`.
-template <Scope S, Placement P, typename T>
+template <Mode M, Scope S, Placement P, typename T>
 GDX_DEVICE Status send_when_ready(const TeamHandle& team, const CollectiveCall& call, T* to, const T* from,
                                   std::size_t count, std::uint32_t rank, std::uint64_t ready = 0) {
   const Status status = await_ready<S, P>(team, call, rank, ready);
-  return status == Status::kOk ? send_piece<S, P>(team, call, to, from, count, ready + 1, rank) : status;
+  return status == Status::kOk ? send_piece<M, S, P>(team, call, to, from, count, ready + 1, rank) : status;
 }
 
 // Makes a call whose steps are `steps(call)`. `alike`: what all ranks must give it alike, if anything.

@@ -4,6 +4,8 @@
 //   gdx_all_reduce<Reduce::kSum, Scope::kBlock>(team, x, x, n);
 //
 // Rules for every call:
+//  - Template arguments are a Reduce, a Scope, a Placement and a Mode of the puts, in this order, where a
+//  call has them.
 //  - Those of device/team.h. `to` and `from` are in the team's heap or a window, at every rank at the
 //  same place.
 //  - One call at a time on a lane: another is kBusy. Calls on different lanes (TeamHandle::on_lane) run at
@@ -51,7 +53,7 @@ GDX_DEVICE Status gdx_barrier(const TeamHandle& team) {
 
 // Copies `count` elements of `from` at rank `root` to `to` at every rank, down a binomial tree. Errors: the
 // rules'; kInvalidArgument for no such root.
-template <Scope S = Scope::kThread, Placement P = Placement::kHost, typename T>
+template <Scope S = Scope::kThread, Placement P = Placement::kHost, Mode M = Mode::kAuto, typename T>
 GDX_DEVICE Status gdx_broadcast(const TeamHandle& team, T* to, const T* from, std::size_t count,
                                 std::uint32_t root) {
   using namespace device::impl;
@@ -74,7 +76,7 @@ GDX_DEVICE Status gdx_broadcast(const TeamHandle& team, T* to, const T* from, st
     for (std::uint32_t far = place == 0 ? 1u << 31 : bit / 2; far != 0 && status == Status::kOk; far /= 2) {
       if (far >= size || place + far >= size) continue;
       const std::uint32_t child = (place + far + root) % size;
-      status = send_when_ready<S, P>(team, call, to, source, count, child);
+      status = send_when_ready<M, S, P>(team, call, to, source, count, child);
     }
     if (status == Status::kOk) status = gdx_quiet<S, P>(team);
     return status;
@@ -84,7 +86,7 @@ GDX_DEVICE Status gdx_broadcast(const TeamHandle& team, T* to, const T* from, st
 // Gathers `count` elements of `from` of every rank in `to`, by rank, at every rank, round a ring: each rank
 // sends size - 1 pieces of `count` to its neighbour. `from` may be this rank's place in `to`. Errors: the
 // rules'.
-template <Scope S = Scope::kThread, Placement P = Placement::kHost, typename T>
+template <Scope S = Scope::kThread, Placement P = Placement::kHost, Mode M = Mode::kAuto, typename T>
 GDX_DEVICE Status gdx_all_gather(const TeamHandle& team, T* to, const T* from, std::size_t count) {
   using namespace device::impl;
   const std::uint64_t alike = alike_of<T>(CollectiveKind::kAllGather, count);
@@ -99,7 +101,7 @@ GDX_DEVICE Status gdx_all_gather(const TeamHandle& team, T* to, const T* from, s
     if (size > 1 && status == Status::kOk) status = await_ready<S, P>(team, call, right);
     for (std::uint32_t step = 0; step + 1 < size && status == Status::kOk; ++step) {
       T* const piece = to + (team.rank + size - step) % size * count;
-      status = send_piece<S, P>(team, call, piece, piece, count, step + 1, right);
+      status = send_piece<M, S, P>(team, call, piece, piece, count, step + 1, right);
       if (status == Status::kOk) status = await_piece<S, P>(team, call, step + 1, left);
     }
     if (status == Status::kOk) status = gdx_flush<S, P>(team, right);
@@ -109,7 +111,7 @@ GDX_DEVICE Status gdx_all_gather(const TeamHandle& team, T* to, const T* from, s
 
 // Gathers `count` elements of `from` of every rank in `to` at `root`, by rank. Errors: the rules';
 // kInvalidArgument for no such root.
-template <Scope S = Scope::kThread, Placement P = Placement::kHost, typename T>
+template <Scope S = Scope::kThread, Placement P = Placement::kHost, Mode M = Mode::kAuto, typename T>
 GDX_DEVICE Status gdx_gather(const TeamHandle& team, T* to, const T* from, std::size_t count,
                              std::uint32_t root) {
   using namespace device::impl;
@@ -125,7 +127,7 @@ GDX_DEVICE Status gdx_gather(const TeamHandle& team, T* to, const T* from, std::
         status =
             for_each_other(team, [&](std::uint32_t rank) { return await_piece<S, P>(team, call, 1, rank); });
     } else {
-      status = send_when_ready<S, P>(team, call, place, from, count, root);
+      status = send_when_ready<M, S, P>(team, call, place, from, count, root);
       if (status == Status::kOk) status = gdx_flush<S, P>(team, root);
     }
     return status;
@@ -134,7 +136,7 @@ GDX_DEVICE Status gdx_gather(const TeamHandle& team, T* to, const T* from, std::
 
 // Copies piece r of `from` at `root`, of `count` elements, to `to` at each rank r. Errors: the rules';
 // kInvalidArgument for no such root.
-template <Scope S = Scope::kThread, Placement P = Placement::kHost, typename T>
+template <Scope S = Scope::kThread, Placement P = Placement::kHost, Mode M = Mode::kAuto, typename T>
 GDX_DEVICE Status gdx_scatter(const TeamHandle& team, T* to, const T* from, std::size_t count,
                               std::uint32_t root) {
   using namespace device::impl;
@@ -143,7 +145,7 @@ GDX_DEVICE Status gdx_scatter(const TeamHandle& team, T* to, const T* from, std:
     Status status = Status::kOk;
     if (team.rank == root) {
       status = for_each_other(team, [&](std::uint32_t rank) {
-        return send_when_ready<S, P>(team, call, to, from + rank * count, count, rank);
+        return send_when_ready<M, S, P>(team, call, to, from + rank * count, count, rank);
       });
       copy_own<S>(to, from + root * count, count);
       exec::sync<S>();
@@ -158,7 +160,7 @@ GDX_DEVICE Status gdx_scatter(const TeamHandle& team, T* to, const T* from, std:
 
 // Copies piece r of `from`, of `count` elements, to place `rank` of `to` at each rank r. Each rank sends
 // one piece to each other. `to` and `from` must not overlap. Errors: the rules'.
-template <Scope S = Scope::kThread, Placement P = Placement::kHost, typename T>
+template <Scope S = Scope::kThread, Placement P = Placement::kHost, Mode M = Mode::kAuto, typename T>
 GDX_DEVICE Status gdx_all_to_all(const TeamHandle& team, T* to, const T* from, std::size_t count) {
   using namespace device::impl;
   const std::uint64_t alike = alike_of<T>(CollectiveKind::kAllToAll, count);
@@ -167,7 +169,7 @@ GDX_DEVICE Status gdx_all_to_all(const TeamHandle& team, T* to, const T* from, s
         for_each_other(team, [&](std::uint32_t rank) { return signal_ready<S, P>(team, call, rank); });
     if (status == Status::kOk)
       status = for_each_other(team, [&](std::uint32_t rank) {
-        return send_when_ready<S, P>(team, call, to + team.rank * count, from + rank * count, count, rank);
+        return send_when_ready<M, S, P>(team, call, to + team.rank * count, from + rank * count, count, rank);
       });
     copy_own<S>(to + team.rank * count, from + team.rank * count, count);
     exec::sync<S>();
@@ -183,7 +185,7 @@ GDX_DEVICE Status gdx_all_to_all(const TeamHandle& team, T* to, const T* from, s
 // `to` from element to_at[this rank] of its own call on. So counts and from_at are by who gets a piece, to_at
 // by who sends one; each has `size` entries in any memory that the kernel reads. Each rank sends size - 1
 // pieces and as many places. `to` and `from` must not overlap. Errors: the rules'.
-template <Scope S = Scope::kThread, Placement P = Placement::kHost, typename T>
+template <Scope S = Scope::kThread, Placement P = Placement::kHost, Mode M = Mode::kAuto, typename T>
 GDX_DEVICE Status gdx_all_to_all_v(const TeamHandle& team, T* to, const std::size_t* to_at, const T* from,
                                    const std::size_t* from_at, const std::size_t* counts) {
   using namespace device::impl;
@@ -199,7 +201,7 @@ GDX_DEVICE Status gdx_all_to_all_v(const TeamHandle& team, T* to, const std::siz
         const Status ready = await_ready<S, P>(team, call, rank);
         if (ready != Status::kOk) return ready;
         T* const place = to + exec::load_acquire(&words_of(team, rank).place);
-        return send_piece<S, P>(team, call, place, from + from_at[rank], counts[rank], 1, rank);
+        return send_piece<M, S, P>(team, call, place, from + from_at[rank], counts[rank], 1, rank);
       });
     copy_own<S>(to + to_at[own], from + from_at[own], counts[own]);
     exec::sync<S>();
@@ -213,14 +215,15 @@ GDX_DEVICE Status gdx_all_to_all_v(const TeamHandle& team, T* to, const std::siz
 
 // Reduces `count` elements of `from` of all ranks, element by element, in `to` at `root`. Errors: the rules';
 // kInvalidArgument for no such root; kInvalidLength beyond a million chunks of scratch.
-template <Reduce R, Scope S = Scope::kThread, Placement P = Placement::kHost, typename T>
+template <Reduce R, Scope S = Scope::kThread, Placement P = Placement::kHost, Mode M = Mode::kAuto,
+          typename T>
 GDX_DEVICE Status gdx_reduce(const TeamHandle& team, T* to, const T* from, std::size_t count,
                              std::uint32_t root) {
   using namespace device::impl;
   const std::uint64_t alike =
       alike_of<T>(CollectiveKind::kReduce, count, root, static_cast<std::uint32_t>(R));
   return make_rooted_call<S, P>(team, alike, root, to, [&](const CollectiveCall& call) {
-    return reduce_in_chunks<R, S, P>(
+    return reduce_in_chunks<R, M, S, P>(
         team, call, to, count, [&](std::uint32_t rank) { return rank == root; },
         [&](std::uint32_t) { return from; });
   });
@@ -228,13 +231,14 @@ GDX_DEVICE Status gdx_reduce(const TeamHandle& team, T* to, const T* from, std::
 
 // Reduces piece r of `from` of all ranks, of `count` elements, in `to` at each rank r. Each rank sends
 // one piece to each other. Errors: the rules'; kInvalidLength beyond a million chunks of scratch.
-template <Reduce R, Scope S = Scope::kThread, Placement P = Placement::kHost, typename T>
+template <Reduce R, Scope S = Scope::kThread, Placement P = Placement::kHost, Mode M = Mode::kAuto,
+          typename T>
 GDX_DEVICE Status gdx_reduce_scatter(const TeamHandle& team, T* to, const T* from, std::size_t count) {
   using namespace device::impl;
   const std::uint64_t alike =
       alike_of<T>(CollectiveKind::kReduceScatter, count, 0, static_cast<std::uint32_t>(R));
   return make_call<S, P>(team, alike, [&](const CollectiveCall& call) {
-    return reduce_in_chunks<R, S, P>(
+    return reduce_in_chunks<R, M, S, P>(
         team, call, to, count, [](std::uint32_t) { return true; },
         [&](std::uint32_t rank) { return from + rank * count; });
   });
@@ -245,7 +249,8 @@ GDX_DEVICE Status gdx_reduce_scatter(const TeamHandle& team, T* to, const T* fro
 // and the number of ranks alone. A vector of which the scratch holds one for each rank goes from each rank to
 // all; a longer one round a ring, 2 * (size - 1) / size of its bytes from each rank. T: integers of 1 to 8 B,
 // float, double, __half, __nv_bfloat16, in whose own precision they are reduced. Errors: the rules'.
-template <Reduce R, Scope S = Scope::kThread, Placement P = Placement::kHost, typename T>
+template <Reduce R, Scope S = Scope::kThread, Placement P = Placement::kHost, Mode M = Mode::kAuto,
+          typename T>
 GDX_DEVICE Status gdx_all_reduce(const TeamHandle& team, T* to, const T* from, std::size_t count) {
   using namespace device::impl;
   const std::uint64_t alike =
@@ -257,9 +262,9 @@ GDX_DEVICE Status gdx_all_reduce(const TeamHandle& team, T* to, const T* from, s
       copy_own<S>(to, from, count);  // an average, too
       exec::sync<S>();
     } else if (count <= team.scratch_bytes / sizeof(T) && slot_bytes <= team.scratch_bytes / team.size) {
-      status = all_reduce_directly<R, S, P>(team, call, to, from, count, slot_bytes);
+      status = all_reduce_directly<R, M, S, P>(team, call, to, from, count, slot_bytes);
     } else {
-      status = all_reduce_round_a_ring<R, S, P>(team, call, to, from, count);
+      status = all_reduce_round_a_ring<R, M, S, P>(team, call, to, from, count);
     }
     return status;
   });

@@ -29,7 +29,7 @@
 #include <cstdint>
 #include <cstdio>
 
-#include "device/collectives/collectives.h"
+#include "device/collectives/through_piece.h"
 
 namespace gdx {
 namespace device::impl {
@@ -37,14 +37,9 @@ namespace device::impl {
 // On the CPU layer one thread is the fastest, because threads of a block share a processor there.
 inline constexpr unsigned kStreamThreads = exec::kOnGpu ? 512 : 1;
 
-enum class StreamCall {
-  kPut,
-  kPutSignal,
-  kSignal,
-  kWait,
-  kQuiet,
-  kBarrier,
-  kBroadcast,
+// Collective calls have their number of enum CollectiveKind.
+enum class StreamCall : std::uint32_t {
+  kBroadcast = 1,
   kAllGather,
   kGather,
   kScatter,
@@ -52,8 +47,16 @@ enum class StreamCall {
   kAllToAllV,
   kReduce,
   kReduceScatter,
-  kAllReduce
+  kAllReduce,
+  kPut,
+  kPutSignal,
+  kSignal,
+  kWait,
+  kQuiet,
+  kBarrier
 };
+static_assert(static_cast<std::uint32_t>(StreamCall::kAllReduce) ==
+              static_cast<std::uint32_t>(CollectiveKind::kAllReduce));
 
 // `Option`: the call's Mode or Reduce; 0 without one.
 template <StreamCall C, auto Option, Placement P, typename... Args>
@@ -74,65 +77,6 @@ GDX_DEVICE Status make_on_stream(const TeamHandle& team, Args... args) {
   if constexpr (C == StreamCall::kReduce) return gdx_reduce<Option, kScope, P>(team, args...);
   if constexpr (C == StreamCall::kReduceScatter) return gdx_reduce_scatter<Option, kScope, P>(team, args...);
   if constexpr (C == StreamCall::kAllReduce) return gdx_all_reduce<Option, kScope, P>(team, args...);
-}
-
-// Piece of the heap through which memory of the program goes; null: none.
-struct HeapPiece {
-  std::byte* data;
-  std::size_t bytes;
-};
-
-// Returns whether a collective call has a vector of each rank in its `from`, and in its `to`.
-constexpr bool has_all_in(StreamCall call) {
-  return call == StreamCall::kScatter || call == StreamCall::kAllToAll || call == StreamCall::kReduceScatter;
-}
-constexpr bool has_all_out(StreamCall call) {
-  return call == StreamCall::kGather || call == StreamCall::kAllToAll || call == StreamCall::kAllGather;
-}
-
-constexpr std::uint32_t vectors_in(StreamCall call, std::uint32_t ranks) {
-  return has_all_in(call) ? ranks : 1;
-}
-constexpr std::uint32_t vectors_out(StreamCall call, std::uint32_t ranks) {
-  return has_all_out(call) ? ranks : 1;
-}
-
-// Mixed into what a lane's ranks must give alike, by those who make a call through a piece.
-inline constexpr std::uint64_t kThroughPiece = 0x80;
-
-// Makes the call of `to` and `from` outside the heap, in rounds of as many elements of each vector as the
-// piece holds; in one round without elements, because ranks without a piece make a call. `root`: of calls
-// that have one.
-template <StreamCall C, auto Option, Placement P, typename T, typename... Root>
-GDX_DEVICE Status make_on_stream(const TeamHandle& team, HeapPiece piece, T* to, const T* from,
-                                 std::size_t count, Root... root) {
-  const std::uint32_t in = vectors_in(C, team.size);
-  const std::uint32_t out = vectors_out(C, team.size);
-  const bool is_root = ((root == team.rank) && ...);
-  const bool gives = is_root || (C != StreamCall::kBroadcast && C != StreamCall::kScatter);
-  const bool takes = is_root || (C != StreamCall::kGather && C != StreamCall::kReduce);
-  const std::size_t most = piece.bytes / sizeof(T) / (in + out);
-  T* const inside = reinterpret_cast<T*>(piece.data);
-  std::size_t at = 0;
-  do {
-    const std::size_t round = count - at < most ? count - at : most;
-    T* const result = inside + in * round;
-    for (std::uint32_t i = 0; gives && i < in; ++i)
-      copy_own<Scope::kBlock>(inside + i * round, from + i * count + at, round);
-    exec::sync<Scope::kBlock>();
-    const Status status =
-        make_on_stream<C, Option, P>(team, result, static_cast<const T*>(inside), round, root...);
-    if (status != Status::kOk) return status;
-    for (std::uint32_t i = 0; takes && i < out; ++i)
-      copy_own<Scope::kBlock>(to + i * count + at, result + i * round, round);
-    exec::sync<Scope::kBlock>();
-    at += most;
-  } while (at < count);
-  if (exec::thread_rank<Scope::kBlock>() == 0) {
-    TeamAreaWords& words = area_words(team);
-    mix_alike(words, kThroughPiece, exec::load_acquire(&words.calls));
-  }
-  return Status::kOk;
 }
 
 // Makes one call, unless one before it failed.
@@ -172,12 +116,11 @@ class TeamStream {
   TeamStream(const TeamStream&) = delete;
   TeamStream& operator=(const TeamStream&) = delete;
 
-  // Lets collective calls made after this take memory outside the team's windows at all ranks, but for
-  // gdx_all_to_all_v. Such data is copied into and out of `piece`, of `bytes` bytes of the heap, in rounds of
-  // as many elements as it holds of all vectors of a call: 2 of an all-reduce, broadcast or reduce, 2 for
-  // each rank of an all-to-all, else one more than ranks. Memory inside goes as without a piece. All ranks
-  // give equal pieces, whose content no other call uses meanwhile, and have the memory of a call outside, or
-  // all inside: where they differ, the host's next barrier() or close() fails. A null `piece` ends it.
+  // Lets collective calls made after this take memory outside the team's windows at all ranks: they are then
+  // those of through_piece.h, with `piece`, of `bytes` bytes of the heap, which says what it costs. Memory
+  // inside goes as without a piece. All ranks give equal pieces, whose content no other call uses meanwhile,
+  // and have the memory of a call outside, or all inside: where they differ, the host's next barrier() or
+  // close() fails. A null `piece` ends it.
   void send_through(void* piece, std::size_t bytes) { piece_ = {static_cast<std::byte*>(piece), bytes}; }
 
   // Waits until all that was launched on the stream has ended. Returns the first failure of a launch or a
@@ -207,16 +150,18 @@ class TeamStream {
                               team_, failure_, args...);
   }
 
-  // Launches a collective call, through the piece if its memory is outside the windows. Errors: the rules';
-  // kInvalidLength for a piece that holds no element of each vector.
-  template <device::impl::StreamCall C, auto Option = 0, typename T, typename... Root>
-  [[nodiscard]] Status launch_collective(T* to, const T* from, std::size_t count, Root... root) {
-    if (piece_.data == nullptr || (is_inside(to) && is_inside(from)))
-      return launch<C, Option>(to, from, count, root...);
-    const std::uint32_t vectors =
-        device::impl::vectors_in(C, team_.size) + device::impl::vectors_out(C, team_.size);
-    if (piece_.bytes / sizeof(T) < vectors) return Status::kInvalidLength;
-    return launch<C, Option>(piece_, to, from, count, root...);
+  // Launches a collective call of `args`, through the piece if `to` or `from` of these is outside the
+  // windows. Errors: the rules'; kInvalidLength for a piece that holds no element of each vector.
+  template <device::impl::StreamCall C, auto Option = 0, typename T, typename... Args>
+  [[nodiscard]] Status launch_on(const T* to, const T* from, Args... args) {
+    if (piece_.data == nullptr || (is_inside(to) && is_inside(from))) return launch<C, Option>(args...);
+    constexpr auto kKind = static_cast<device::impl::CollectiveKind>(C);
+    const bool fits = device::impl::elements_of(kKind, team_.size, piece_.bytes, sizeof(T)) != 0;
+    return fits || team_.size == 0 ? launch<C, Option>(piece_, args...) : Status::kInvalidLength;
+  }
+  template <device::impl::StreamCall C, auto Option = 0, typename T, typename... Args>
+  [[nodiscard]] Status launch_collective(T* to, const T* from, Args... args) {
+    return launch_on<C, Option>(to, from, to, from, args...);
   }
 
  private:
@@ -233,7 +178,7 @@ class TeamStream {
 
   TeamHandle team_;
   exec::Stream stream_;
-  device::impl::HeapPiece piece_ = {nullptr, 0};
+  HeapPiece piece_ = {nullptr, 0};
   std::uint64_t* failure_ = nullptr;  // status of the first call that failed
   Status status_;                     // of making this
 };
@@ -311,7 +256,7 @@ template <typename T>
 template <typename T>
 [[nodiscard]] Status gdx_all_to_all_v(TeamStream& on, T* to, const std::size_t* to_at, const T* from,
                                       const std::size_t* from_at, const std::size_t* counts) {
-  return on.launch<device::impl::StreamCall::kAllToAllV>(to, to_at, from, from_at, counts);
+  return on.launch_on<device::impl::StreamCall::kAllToAllV>(to, from, to, to_at, from, from_at, counts);
 }
 
 // Launches gdx_reduce. Errors: the rules'.

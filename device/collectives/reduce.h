@@ -49,7 +49,7 @@ GDX_DEVICE void reduce_into(T* to, const T* from, std::size_t count) {
 // Collects `count` elements of every rank in this rank's scratch, a slot of `slot_bytes` for each, and sends
 // this rank's to those that collect. `collects`, `source`: which ranks do, and what each of them is to get.
 // Piece numbers from `piece` on are used up, one for each call.
-template <Scope S, Placement P, typename T, typename Collects, typename Source>
+template <Mode M, Scope S, Placement P, typename T, typename Collects, typename Source>
 GDX_DEVICE Status collect_in_scratch(const TeamHandle& team, const CollectiveCall& call, std::size_t count,
                                      std::size_t slot_bytes, std::uint64_t piece, const Collects& collects,
                                      const Source& source) {
@@ -64,7 +64,7 @@ GDX_DEVICE Status collect_in_scratch(const TeamHandle& team, const CollectiveCal
   if (status != Status::kOk) return status;
   status = for_each_other(team, [&](std::uint32_t rank) {
     if (!collects(rank)) return Status::kOk;
-    return send_when_ready<S, P>(team, call, slot(team.rank), source(rank), count, rank, piece);
+    return send_when_ready<M, S, P>(team, call, slot(team.rank), source(rank), count, rank, piece);
   });
   if (!mine || status != Status::kOk) return status;
   copy_own<S>(slot(team.rank), source(team.rank), count);
@@ -89,10 +89,10 @@ GDX_DEVICE void reduce_scratch(const TeamHandle& team, T* to, std::size_t count,
 }
 
 // Reduces a vector that fits into scratch once for each rank: all collect it from all.
-template <Reduce R, Scope S, Placement P, typename T>
+template <Reduce R, Mode M, Scope S, Placement P, typename T>
 GDX_DEVICE Status all_reduce_directly(const TeamHandle& team, const CollectiveCall& call, T* to,
                                       const T* from, std::size_t count, std::size_t slot_bytes) {
-  Status status = collect_in_scratch<S, P, T>(
+  Status status = collect_in_scratch<M, S, P, T>(
       team, call, count, slot_bytes, 0, [](std::uint32_t) { return true; },
       [&](std::uint32_t) { return from; });
   if (status == Status::kOk) status = gdx_quiet<S, P>(team);  // `from` may be `to`
@@ -102,7 +102,7 @@ GDX_DEVICE Status all_reduce_directly(const TeamHandle& team, const CollectiveCa
 
 // Reduces at the ranks that collect, in chunks for which every rank's slot has room. `source(rank)`: what
 // `rank` gets.
-template <Reduce R, Scope S, Placement P, typename T, typename Collects, typename Source>
+template <Reduce R, Mode M, Scope S, Placement P, typename T, typename Collects, typename Source>
 GDX_DEVICE Status reduce_in_chunks(const TeamHandle& team, const CollectiveCall& call, T* to,
                                    std::size_t count, const Collects& collects, const Source& source) {
   const std::size_t slot_bytes = team.scratch_bytes / team.size / 16 * 16;
@@ -113,8 +113,8 @@ GDX_DEVICE Status reduce_in_chunks(const TeamHandle& team, const CollectiveCall&
   std::uint64_t piece = 0;
   for (std::size_t at = 0; at < count && status == Status::kOk; at += most, ++piece) {
     const std::size_t chunk = count - at < most ? count - at : most;
-    status = collect_in_scratch<S, P, T>(team, call, chunk, slot_bytes, piece, collects,
-                                         [&](std::uint32_t rank) { return source(rank) + at; });
+    status = collect_in_scratch<M, S, P, T>(team, call, chunk, slot_bytes, piece, collects,
+                                            [&](std::uint32_t rank) { return source(rank) + at; });
     if (status == Status::kOk && collects(team.rank)) reduce_scratch<R, S>(team, to + at, chunk, slot_bytes);
   }
   return status == Status::kOk ? gdx_quiet<S, P>(team) : status;
@@ -122,7 +122,7 @@ GDX_DEVICE Status reduce_in_chunks(const TeamHandle& team, const CollectiveCall&
 
 // One way round the ring: partial results come from the left into scratch, in chunks for which there is room,
 // are reduced into `to`, and go on to the right. In the end this rank has the whole result of part rank + 1.
-template <Reduce R, Scope S, Placement P, typename T>
+template <Reduce R, Mode M, Scope S, Placement P, typename T>
 struct ReducingRing {
   const TeamHandle& team;
   const CollectiveCall& call;
@@ -144,7 +144,7 @@ struct ReducingRing {
       if (status != Status::kOk) return status;
     }
     ++sent;
-    return send_piece<S, P>(team, call, slot(sent - 1), from, count, sent, right);
+    return send_piece<M, S, P>(team, call, slot(sent - 1), from, count, sent, right);
   }
   GDX_DEVICE Status receive(T* to, std::size_t count) {
     const Status status = await_piece<S, P>(team, call, received + 1, left);
@@ -171,17 +171,17 @@ struct ReducingRing {
 
 // Reduces in two ways round the ring: parts are reduced on the first, and results handed on in the second. A
 // result of the second way has passed all ranks, so its holder knows that all scratch has been read.
-template <Reduce R, Scope S, Placement P, typename T>
+template <Reduce R, Mode M, Scope S, Placement P, typename T>
 GDX_DEVICE Status all_reduce_round_a_ring(const TeamHandle& team, const CollectiveCall& call, T* to,
                                           const T* from, std::size_t count) {
   const std::uint32_t size = team.size;
-  ReducingRing<R, S, P, T> ring{team,
-                                call,
-                                (team.rank + size - 1) % size,
-                                (team.rank + 1) % size,
-                                team.scratch_bytes / ReducingRing<R, S, P, T>::kSlots / sizeof(T),
-                                0,
-                                0};
+  ReducingRing<R, M, S, P, T> ring{team,
+                                   call,
+                                   (team.rank + size - 1) % size,
+                                   (team.rank + 1) % size,
+                                   team.scratch_bytes / ReducingRing<R, M, S, P, T>::kSlots / sizeof(T),
+                                   0,
+                                   0};
   if (count / ring.slot_count + 2 * size >= 1u << kStepBits)
     return record_fault(team.copy, Status::kInvalidLength, team.rank, to, count * sizeof(T));
   const auto part = [&](std::uint32_t step) {
@@ -201,7 +201,7 @@ GDX_DEVICE Status all_reduce_round_a_ring(const TeamHandle& team, const Collecti
   }
   for (std::uint32_t step = 0; step + 1 < size && status == Status::kOk; ++step) {
     const Part out = part(step + size - 1);
-    status = send_piece<S, P>(team, call, to + out.at, to + out.at, out.count, ++ring.sent, ring.right);
+    status = send_piece<M, S, P>(team, call, to + out.at, to + out.at, out.count, ++ring.sent, ring.right);
     if (status == Status::kOk) status = await_piece<S, P>(team, call, ++ring.received, ring.left);
   }
   return status == Status::kOk ? gdx_flush<S, P>(team, ring.right) : status;

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "tests/e2e/collectives_of_ranks.h"
@@ -115,5 +116,40 @@ INSTANTIATE_TEST_SUITE_P(By, Counted, ::testing::Values(Ways::kNic), name_of);
 
 TEST_P(Counted, rooted_calls_send_what_their_algorithms_do) { expect_sent(rooted_calls()); }
 TEST_P(Counted, calls_of_equals_send_what_their_algorithms_do) { expect_sent(calls_of_equals()); }
+
+// The HCA reads what it pulls; what is inline comes with the request.
+TEST_P(Counted, pieces_go_by_the_mode_that_a_call_names) {
+  if (size() == 1) GTEST_SKIP() << "a rank alone sends nothing";
+  constexpr auto S = Scope::kThread;
+  constexpr auto P = Placement::kHost;
+  const auto of_mode = [&](auto mode) -> std::vector<Sends> {
+    constexpr Mode kMode = decltype(mode)::value;
+    const std::uint64_t others = size() - 1;
+    const auto with_lengths = [this](T t, std::size_t n) {
+      const std::vector<std::size_t> counts(size(), n);
+      return gdx_all_to_all_v<S, P, kMode>(t, y_, places_.data(), x_, places_.data(), counts.data());
+    };
+    const bool leads = team_.rank() == 0;
+    return {{"all_gather", [this](T t, std::size_t n) { return gdx_all_gather<S, P, kMode>(t, y_, x_, n); },
+             others, 0},
+            {"all_to_all", [this](T t, std::size_t n) { return gdx_all_to_all<S, P, kMode>(t, y_, x_, n); },
+             others, 0},
+            {"all_to_all_v", with_lengths, others, 0},
+            {"gather", [this](T t, std::size_t n) { return gdx_gather<S, P, kMode>(t, y_, x_, n, 0); },
+             leads ? 0 : 1u, 0},
+            {"scatter", [this](T t, std::size_t n) { return gdx_scatter<S, P, kMode>(t, y_, x_, n, 0); },
+             leads ? others : 0, 0},
+            {"reduce",
+             [this](T t, std::size_t n) { return gdx_reduce<Reduce::kSum, S, P, kMode>(t, y_, x_, n, 0); },
+             leads ? 0 : 1u, 0},
+            {"all_reduce",
+             [this](T t, std::size_t n) { return gdx_all_reduce<Reduce::kSum, S, P, kMode>(t, y_, x_, n); },
+             others, 0}};
+  };
+  for (const Sends& sends : of_mode(std::integral_constant<Mode, Mode::kInline>{}))
+    EXPECT_EQ(least_of("softhca_pcie_payload_reads", sends, 1), 0u) << sends.name;
+  for (const Sends& sends : of_mode(std::integral_constant<Mode, Mode::kPull>{}))
+    EXPECT_EQ(least_of("softhca_pcie_payload_reads", sends, 1), sends.requests) << sends.name;
+}
 
 }  // namespace gdx::collectives_test

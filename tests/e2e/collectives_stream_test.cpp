@@ -121,6 +121,49 @@ TEST_P(OnStream, memory_outside_the_heap_goes_through_a_piece_of_it) {
   EXPECT_EQ(gdx_all_to_all(on, &outside, &outside, 1), Status::kInvalidLength);
 }
 
+// Some pieces are empty, and the piece of the heap holds the longest in three rounds.
+TEST_P(OnStream, pieces_of_any_length_inside_the_heap_and_through_a_piece_of_it) {
+  constexpr std::size_t kLongest = 3 * 97;
+  const std::uint32_t size = team_.size();
+  const std::uint32_t own = team_.rank();
+  auto* const inside = allocate<std::uint32_t>(2 * size * kLongest);
+  const std::size_t piece_bytes = (3 * size + 2) * sizeof(std::size_t) + 2 * size * 100 * sizeof *inside;
+  auto* const piece = allocate<std::uint64_t>(piece_bytes / sizeof(std::uint64_t) + 1);
+  std::vector<std::uint32_t> outside(2 * size * kLongest);
+  const auto length = [&](std::uint32_t sender, std::uint32_t receiver) -> std::size_t {
+    return (sender * 7 + receiver * 3 + round_) % 4 * 97;
+  };
+  TeamStream on(team_.handle(), streams_[0]);
+  on.send_through(piece, piece_bytes);
+  for (round_ = 1; round_ <= 4; ++round_) {
+    std::uint32_t* const from = round_ % 2 == 0 ? inside : outside.data();
+    std::uint32_t* const to = from + size * kLongest;
+    std::vector<std::size_t> to_at(size), from_at(size), counts(size);
+    std::size_t end = 0;
+    for (std::uint32_t rank = size; rank-- > 0; end += length(rank, own)) {
+      to_at[rank] = end;
+      from_at[rank] = rank * kLongest;
+      counts[rank] = length(own, rank);
+      for (std::size_t i = 0; i < counts[rank]; ++i)
+        from[from_at[rank] + i] = static_cast<std::uint32_t>(value(own * size + rank, i));
+    }
+    std::fill_n(to, size * kLongest, 5);
+    expect_ok({gdx_all_to_all_v(on, to, to_at.data(), from, from_at.data(), counts.data())});
+    ASSERT_EQ(on.synchronize(), Status::kOk) << team_.describe_fault();
+    for (std::uint32_t rank = 0; rank < size; ++rank) {
+      for (std::size_t i = 0; i < length(rank, own); ++i)
+        ASSERT_EQ(to[to_at[rank] + i], static_cast<std::uint32_t>(value(rank * size + own, i)))
+            << "round " << round_ << ", of rank " << rank << ", element " << i;
+    }
+    ASSERT_EQ(std::count(to + end, to + size * kLongest, 5u),
+              static_cast<std::ptrdiff_t>(size * kLongest - end));
+  }
+  ASSERT_TRUE(team_.barrier());
+  on.send_through(piece, (3 * size + 2) / 2 * 2 * sizeof(std::size_t));
+  EXPECT_EQ(gdx_all_to_all_v(on, outside.data(), nullptr, outside.data(), nullptr, nullptr),
+            Status::kInvalidLength);
+}
+
 // The host reads a peer's puts behind a wait on the stream, without a barrier of hosts.
 TEST_P(OnStream, host_reads_what_a_wait_on_the_stream_has_seen) {
   auto* const from = allocate<std::uint64_t>(kMostCount);

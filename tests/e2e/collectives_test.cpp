@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "device/collectives/through_piece.h"
 #include "tests/e2e/collectives_of_ranks.h"
 
 namespace gdx {
@@ -231,6 +232,48 @@ TEST_P(Collectives, all_to_all_v_places_pieces_of_any_length) {
     }
     ASSERT_TRUE(std::all_of(to + end, to + size * kLongest, [](std::uint32_t x) { return x == 5; }));
   }
+}
+
+// Each call's rounds are those of calls on a stream, whose tests have them all.
+TEST_P(Collectives, kernel_passes_memory_outside_the_heap_through_a_piece_of_it) {
+  constexpr std::size_t kCount = 201;
+  const std::uint32_t size = team_.size();
+  auto* const memory = reinterpret_cast<std::byte*>(allocate<std::uint64_t>(256));
+  std::vector<std::uint64_t> x(size * kCount);
+  std::vector<std::uint64_t> y(size * kCount);
+  std::vector<std::uint64_t> sum(kCount);
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] = value(team_.rank(), i);
+  std::vector<std::size_t> places(size);
+  for (std::size_t rank = 0; rank < size; ++rank) places[rank] = rank * kCount;
+  const std::vector<std::size_t> counts(size, kCount);
+  in_kernel<Scope::kWarp>([&](const TeamHandle& team) {
+    const HeapPiece piece{memory, 2048};
+    const Status status =
+        gdx_all_reduce<Reduce::kSum, Scope::kWarp>(team, piece, sum.data(), x.data(), kCount);
+    return status == Status::kOk ? gdx_all_to_all_v<Scope::kWarp>(team, piece, y.data(), places.data(),
+                                                                  x.data(), places.data(), counts.data())
+                                 : status;
+  });
+  for (std::size_t i = 0; i < y.size(); ++i) {
+    std::uint64_t all = 0;
+    for (std::uint32_t rank = 0; rank < size; ++rank) all += value(rank, i % kCount);
+    ASSERT_EQ(sum[i % kCount], all) << i;
+    const auto sender = static_cast<std::uint32_t>(i / kCount);
+    ASSERT_EQ(y[i], value(sender, team_.rank() * kCount + i % kCount)) << i;
+  }
+  in_kernel<Scope::kBlock>([&](const TeamHandle& team) {
+    const HeapPiece piece{memory, 2 * sizeof x[0] - 1};
+    const Status status =
+        gdx_all_reduce<Reduce::kSum, Scope::kBlock>(team, piece, sum.data(), x.data(), kCount);
+    return status == Status::kInvalidLength ? Status::kOk : Status::kSystem;
+  });
+  ASSERT_TRUE(team_.barrier());
+  std::vector<Status> ends;
+  const auto kernel = [&](const TeamHandle& team) {
+    ends.push_back(gdx_all_to_all(team, HeapPiece{memory, 2048}, y.data(), x.data(), kCount));
+  };
+  ASSERT_EQ(exec::launch({.block = {1}}, kernel, team_.handle().on_lane(2)), Status::kOk);
+  EXPECT_EQ(ends, std::vector<Status>{Status::kInvalidArgument}) << "no such lane";
 }
 
 // Puts on one lane and the signal on the other, which alone keeps no order with them.

@@ -10,6 +10,10 @@ __global__ void all_orders(TeamHandle team, std::uint64_t* words, std::uint32_t 
   out[0] = gdx_signal_after_all<S, P>(team, words, 1, SignalOp::kAdd, rank);
   out[1] = gdx_mark<S, P>(team, &mark, rank);
   out[2] = gdx_flush<S, P>(team, mark);
+  std::uint32_t index = 0;
+  out[3] = gdx_wait_all<S, P>(team, words, &rank, 1, Compare::kEqual, words + 1);
+  out[4] = gdx_wait_any<S, P>(team, words, &rank, 1, Compare::kEqual, words + 1, &index);
+  if (gdx_ptr<P>(team, words, rank) != nullptr) words[2] = gdx_signal_fetch(words + 1);
 }
 template __global__ void all_orders<Scope::kThread, Placement::kHost>(TeamHandle, std::uint64_t*,
                                                                       std::uint32_t, Status*);
@@ -25,6 +29,10 @@ __global__ void all_collectives(TeamHandle team, T* x, const std::size_t* at, St
   out[2] = gdx_reduce<Reduce::kMin, S, P>(team, x, x, 8, 0);
   out[3] = gdx_reduce_scatter<Reduce::kProduct, S, P>(team, x, x, 8);
   out[4] = gdx_all_to_all_v<S, P>(team, x, at, x, at, at);
+  const HeapPiece piece{team.area, 4096};
+  out[5] = gdx_all_to_all_v<S, P>(team, piece, x, at, x, at, at);
+  out[6] = gdx_gather<S, P>(team, piece, x, x, 8, 0);
+  out[7] = gdx_reduce<Reduce::kSum, S, P>(team, piece, x, x, 8, 0);
 }
 template __global__ void all_collectives<Scope::kThread, Placement::kHost>(TeamHandle, std::int8_t*,
                                                                            const std::size_t*, Status*);
