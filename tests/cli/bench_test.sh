@@ -262,7 +262,7 @@ PYTHON
 import json, sys
 document, n = json.load(open(sys.argv[1])), int(sys.argv[2])
 assert len(document["rows"]) == (6 if n == 2 else 27) and len(document["conditions"]) == n
-parts = {"alltoall": n * (n - 1), "incast": n - 1, "allreduce": n}
+parts = {"alltoall": n * n, "incast": n - 1, "allreduce": n}
 factors = {"alltoall": (n - 1) / n, "incast": (n - 1) / n, "allreduce": 2 * (n - 1) / n}
 for row in document["rows"]:
     operation, bus = row["operation"], row["bus"]
@@ -286,10 +286,12 @@ PYTHON
     done
     refused 'put_lat runs between 2 ranks: leave out --ranks, or use alltoall' "$gdx" bench alltoall put_lat --ranks 3
     refused 'alltoall is posted by kernels alone: leave proxy out' "$gdx" bench alltoall --modes pull,proxy
-    refused 'incast has one endpoint to each other rank: leave out --endpoints' "$gdx" bench incast -q 2
+    refused 'incast is a call of a team, with one endpoint to each other rank: leave out --endpoints' "$gdx" bench incast -q 2
     refused 'allreduce sums floats of 4 B: use --size of multiples of 4' "$gdx" bench allreduce -s 6
     refused "format: 'perftest' is a layout of two ranks" "$gdx" bench incast --format perftest
-    refused "memory: 'gpu': kernels on the CPU layer cannot sum it" "$gdx" bench allreduce --modes pull --memory gpu
+    for test in alltoall allreduce; do
+      refused "memory: 'gpu': kernels on the CPU layer cannot copy or sum it" "$gdx" bench $test --modes pull --memory gpu
+    done
     refused "kill-rank: '2': use 0 to 1, or more --ranks" "$gdx" bench incast --kill-rank 2
     refused "ranks: '17': use a whole number from 2 to 16" "$gdx" bench incast --ranks 17
     GDX_RANK=0 GDX_WORLD_SIZE=1 refused "ranks: '2': this world has 1 ranks: give that number" "$gdx" bench incast

@@ -129,13 +129,11 @@ GDX_DEVICE void run_lane(P& poster, const Lane& lane, const Load& load, LaneOutc
 template <Mode M, Scope S>
 __global__ void run_collective(const Lane* lanes, Load load, LaneOutcome* outcomes) {
   LaneOutcome result{};
-  Collective<M, S> all(lanes, load);
   const bool leads = exec::thread_rank<S>() == 0;
   result.begin_cpu_ns = read_cpu(leads);
-  const auto run = [&](std::uint64_t m) { return all.run(m); };
-  result.status = time_messages(all.status(), leads, run, lanes[0], load, result);
-  if (result.status == Status::kOk) result.status = all.flush();
-  result.lane = all.failed_lane();
+  const auto run = [&](std::uint64_t m) { return make_round<M, S>(load, m); };
+  result.status = time_messages(Status::kOk, leads, run, lanes[0], load, result);
+  if (result.status == Status::kOk) result.status = gdx_quiet<S>(load.round.team);
   result.end_cpu_ns = read_cpu(leads);
   if (leads) *outcomes = result;
 }

@@ -1,10 +1,12 @@
 // Work of one launch of a benchmark's kernels, in the form that kernels take. C++17.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "proto/gpu/memory.h"
 #include "proto/gpu/queue.h"
+#include "proto/gpu/team.h"
 #include "proto/status.h"
 
 namespace gdx::bench {
@@ -13,7 +15,7 @@ namespace gdx::bench {
 enum class Operation : std::uint8_t { kPut, kPutSignal, kGet, kFetchAdd, kAllToAll, kIncast, kAllReduce };
 constexpr bool is_collective(Operation operation) { return operation >= Operation::kAllToAll; }
 
-// Most ranks of a benchmark: a kernel holds an endpoint to each of the others, and sums stay exact in floats.
+// Most ranks of a benchmark: sums stay exact in floats.
 inline constexpr std::uint32_t kMostRanks = 16;
 // Way of the payload; kProxy: a pull that a thread of the host posts. Operations without payload of their own
 // have kNic.
@@ -31,8 +33,7 @@ struct ProxyWords {
 // Signal words of a lane, at either rank.
 enum SignalWord : std::uint32_t { kData = 0, kDone = 1, kCounter = 2, kSignalWords = 8 };
 
-// One endpoint with its memory: what a block of the kernel works on. Of a collective lane i leads to the rank
-// that is i + 1 ranks after this one, round the world, and one block works on all of them.
+// One endpoint with its memory: what a block of the kernel works on. A collective has the times alone.
 struct Lane {
   EndpointHandle endpoint;
   LocalMemory source;  // of puts, and of the peer's gets
@@ -44,6 +45,14 @@ struct Lane {
   LocalMemory original;  // 8 B for the results of atomics
   ProxyWords* proxy;
   std::uint32_t* latencies;  // of each message, in ticks of exec::now_cycles()
+};
+
+// What a collective works on: memory in windows of the team.
+struct Round {
+  TeamHandle team;
+  std::byte* to;          // a piece of each rank, or the sums
+  const std::byte* from;  // a piece for each rank, or one for all
+  std::uint64_t* words;   // of incast: a signal of each rank, in the heap
 };
 
 struct Load {
@@ -64,25 +73,12 @@ struct Load {
   std::uint64_t slots;         // places that messages take turns in
   std::uint64_t stride_bytes;  // from one place to the next
   std::uint64_t first_sequence;
+  Round round;
 };
-
-constexpr std::uint32_t lanes_of(const Load& load) {
-  return is_collective(load.operation) ? load.ranks - 1 : load.endpoints;
-}
-// Signals that a word gets from one sender in one message.
-constexpr std::uint32_t signals_of_message(const Load& load) {
-  return load.operation == Operation::kAllReduce ? 2 * (load.ranks - 1) : 1;
-}
-// Puts of payload that this rank posts for one message of a collective.
-constexpr std::uint32_t puts_of_round(const Load& load) {
-  if (load.operation == Operation::kIncast) return load.rank == 0 ? 0 : 1;
-  return load.operation == Operation::kAllToAll ? load.ranks - 1 : signals_of_message(load);
-}
 
 // Of one block.
 struct LaneOutcome {
   Status status;
-  std::uint32_t lane;      // of a collective: the one that failed
   std::uint64_t messages;  // done
   std::uint64_t begin_ns;  // of the first
   std::uint64_t end_ns;    // of the last flush

@@ -7,8 +7,6 @@
 #include <cstring>
 #include <utility>
 
-#include "host/programs/bench/load.h"
-
 namespace gdx::bench {
 namespace {
 
@@ -45,6 +43,23 @@ std::uint64_t count_bad_of(const std::byte* sink, std::uint64_t from, std::uint6
 }
 
 }  // namespace
+
+std::vector<Piece> pieces_from(const Load& load, std::uint64_t sample) {
+  if (load.operation == Operation::kAllReduce) return {{0, {sample, load.rank, 0, 1}}};
+  if (load.operation == Operation::kIncast) return {{0, {sample, load.rank, 0}}};
+  std::vector<Piece> pieces;
+  for (std::uint32_t to = 0; to < load.ranks; ++to)
+    pieces.push_back({to * load.bytes, {sample, load.rank, to}});
+  return pieces;
+}
+std::vector<Piece> pieces_to(const Load& load, std::uint64_t sample) {
+  if (load.operation == Operation::kAllReduce) return {{0, {sample, 0, 0, load.ranks}}};
+  std::vector<Piece> pieces;
+  if (load.operation == Operation::kIncast && load.rank != 0) return pieces;
+  for (std::uint32_t by = load.operation == Operation::kIncast ? 1 : 0; by < load.ranks; ++by)
+    pieces.push_back({by * load.bytes, {sample, by, load.rank}});
+  return pieces;
+}
 
 Result<Region> allocate_region(const Hca& hca, const Gpu* gpu, std::size_t bytes) {
   auto memory = GDX_TRY(allocate_memory(hca, bytes));

@@ -11,6 +11,7 @@
 #include "base/result.h"
 #include "host/gdx.h"
 #include "host/gpu/gpu_memory.h"
+#include "host/programs/bench/load.h"
 
 namespace gdx::bench {
 
@@ -31,6 +32,14 @@ struct Sent {
   // Nonzero: floats, each the sum of those that this many ranks have, of which `rank` is the first.
   std::uint32_t summed_ranks = 0;
 };
+
+// Bytes of a collective's message at a place of a rank's source, or of its sink.
+struct Piece {
+  std::uint64_t at;
+  Sent sent;
+};
+[[nodiscard]] std::vector<Piece> pieces_from(const Load& load, std::uint64_t sample);
+[[nodiscard]] std::vector<Piece> pieces_to(const Load& load, std::uint64_t sample);
 
 // Threads: one at a time, while no kernel runs.
 class Payload {

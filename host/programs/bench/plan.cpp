@@ -107,24 +107,28 @@ std::vector<Way> ways_of(Operation operation, const std::vector<Way>& wanted) {
   return ways;
 }
 
-// Returns the doorbells that differ for posters of a case: threads ring plainly, and a CPU proxy is one.
+// Returns the doorbells that differ for posters of a case: threads ring plainly, a CPU proxy is one, and so
+// do teams, which make collectives.
 std::vector<std::optional<DoorbellKind>> doorbells_of(const Plan& plan, const Case& item) {
   if (plan.doorbells.empty()) return {std::nullopt};
   std::vector<std::optional<DoorbellKind>> kinds;
   for (const DoorbellKind kind : {DoorbellKind::kPlain, DoorbellKind::kBlueFlame}) {
     const bool rings =
-        kind == DoorbellKind::kPlain || (item.scope != Threads::kThread && item.way != Way::kProxy);
+        kind == DoorbellKind::kPlain ||
+        (item.scope != Threads::kThread && item.way != Way::kProxy && !is_collective(item.operation));
     if (rings && std::ranges::count(plan.doorbells, name(kind)) != 0) kinds.emplace_back(kind);
   }
   return kinds;
 }
 
-// Returns the memories of queues that differ for posters of a case: a CPU proxy reads none of a GPU's.
+// Returns the memories of queues that differ for posters of a case: a CPU proxy reads none of a GPU's, and
+// those of a team are where its heap is, in the host's.
 std::vector<std::optional<Placement>> queues_of(const Plan& plan, const Case& item) {
   if (plan.queues.empty()) return {std::nullopt};
   std::vector<std::optional<Placement>> places;
   for (const Placement place : {Placement::kHost, Placement::kGpu}) {
-    const bool posts = place == Placement::kHost || item.way != Way::kProxy;
+    const bool posts =
+        place == Placement::kHost || (item.way != Way::kProxy && !is_collective(item.operation));
     if (posts && std::ranges::count(plan.queues, gdx::name(place)) != 0) places.emplace_back(place);
   }
   return places;
@@ -141,7 +145,7 @@ Result<void> check_ranks(const Plan& plan, const std::string& test, Operation op
   if (std::ranges::count(plan.ways, "proxy") != 0)
     return refuse(" is posted by kernels alone: leave proxy out of --modes");
   if (plan.endpoints != std::vector<std::uint64_t>{1})
-    return refuse(" has one endpoint to each other rank: leave out --endpoints");
+    return refuse(" is a call of a team, with one endpoint to each other rank: leave out --endpoints");
   const auto odd = [](std::uint64_t bytes) { return bytes % sizeof(float) != 0; };
   if (operation == Operation::kAllReduce && std::ranges::any_of(plan.sizes_bytes, odd))
     return refuse(" sums floats of 4 B: use --size of multiples of 4");
@@ -276,10 +280,10 @@ Result<std::vector<Case>> cases_of(const Plan& plan) {
         fmt::format("--modes: 'inline': a put takes at most {} bytes: use a --size up to that, or add a mode",
                     kMaxInlinePutBytes));
   }
-  return fail(
-      Status::kInvalidArgument,
-      "doorbells, queues: threads and proxies ring plainly, and proxies have queues in host memory: add "
-      "plain or host, or a scope of warp or block");
+  return fail(Status::kInvalidArgument,
+              "doorbells, queues: threads, proxies and collectives ring plainly, and proxies and collectives "
+              "have queues "
+              "in host memory: add plain or host, or a scope of warp or block");
 }
 
 Result<std::vector<std::uint64_t>> parse_sizes(const std::string& text) {

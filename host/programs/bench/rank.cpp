@@ -10,6 +10,7 @@
 #include <thread>
 #include <utility>
 
+#include "host/programs/bench/counters.h"
 #include "host/programs/bench/kernels.h"
 #include "host/programs/bench/payload.h"
 #include "host/programs/bench/proxy.h"
@@ -22,7 +23,8 @@ constexpr std::uint64_t kAlignment = 64;
 // Messages take turns in places of this size together, so that a window does not write one place.
 constexpr std::uint64_t kPlacesBytes = 1 << 20;
 constexpr std::uint32_t kSlotCount = 32;
-constexpr int kStepsToLive = 20;  // inside a wait, in the middle of the sample
+constexpr int kStepsToLive = 20;                   // inside a wait, in the middle of the sample
+constexpr std::uint64_t kTeamHeapBytes = 4 << 20;  // for words, and the scratch of most teams
 constexpr std::uint64_t kWordsBytes = kSignalWords * sizeof(std::uint64_t);
 
 std::uint64_t stride_of(std::uint64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
@@ -35,46 +37,6 @@ int progress_and_die() {
   static std::atomic<int> steps = 0;
   if (++steps == kStepsToLive) raise(SIGKILL);
   return progress();
-}
-
-// Counters that a sample is the difference of.
-struct Counters {
-  std::uint64_t cpu_ns;
-  std::uint64_t stalls;
-  std::uint64_t retransmissions;
-  std::uint64_t pcie_reads;
-  std::uint64_t pcie_record_reads;
-  std::uint64_t pcie_writes;
-  bool has_pcie;
-};
-
-Counters read_counters(const Hca& hca, const std::vector<Endpoint>& endpoints) {
-  Counters now{};
-  now.has_pcie = true;
-  const auto sum = [&](std::initializer_list<const char*> names) {
-    std::uint64_t total = 0;
-    for (const char* const counter_name : names) {
-      const auto count = hca.counter(counter_name);
-      now.has_pcie = now.has_pcie && count;
-      total += count.value_or(0);
-    }
-    return total;
-  };
-  now.pcie_record_reads = sum({"softhca_pcie_record_reads"});
-  now.pcie_reads = sum({"softhca_pcie_record_reads", "softhca_pcie_wqe_reads",
-                        "softhca_pcie_receive_wqe_reads", "softhca_pcie_payload_reads"});
-  now.pcie_writes =
-      sum({"softhca_pcie_payload_writes", "softhca_pcie_doorbell_writes", "softhca_pcie_cqe_writes"});
-  const auto packets = hca.counter("softhca_retransmitted_packets");
-  now.retransmissions =
-      packets ? *packets
-              : hca.counter("packet_seq_err").value_or(0) + hca.counter("local_ack_timeout_err").value_or(0);
-  for (const Endpoint& endpoint : endpoints) {
-    const QueueState state = endpoint.state();
-    now.stalls += state.staging.stalls + state.bounce.stalls;
-  }
-  now.cpu_ns = process_cpu_ns();
-  return now;
 }
 
 // A rank's part of a sample, for the other ranks.
@@ -107,11 +69,12 @@ struct EndpointKind {
 
 EndpointKind kind_of(const Case& item) { return {item.doorbell, item.queues, item.way == Way::kProxy}; }
 
-// Kinds of endpoints, each once.
+// Kinds of endpoints, each once. Those of collectives are their team's.
 std::vector<EndpointKind> kinds_of(const std::vector<Case>& cases) {
   std::vector<EndpointKind> kinds;
   for (const Case& item : cases) {
-    if (std::ranges::count(kinds, kind_of(item)) == 0) kinds.push_back(kind_of(item));
+    if (!is_collective(item.operation) && std::ranges::count(kinds, kind_of(item)) == 0)
+      kinds.push_back(kind_of(item));
   }
   return kinds;
 }
@@ -134,13 +97,15 @@ struct Rank::Impl {
   std::unique_ptr<Hca> hca;
   std::optional<StagingPool> staging;  // if a way pushes
   std::optional<StagingPool> bounce;
-  std::optional<Payload> payload;  // of each lane the source, then the sink
+  std::optional<Payload> payload;  // of each lane the source, then the sink; of collectives the first lane's
   std::optional<Region> words;     // of each lane the signals, then the result of atomics
   std::optional<Region> launched;  // lanes, outcomes, proxies' words, latencies
   std::vector<EndpointKind> kinds;
   std::uint32_t lane_count = 1;
   std::vector<Endpoint> endpoints;   // of each kind one for each lane
   std::uint32_t first_endpoint = 0;  // of the first lane, for the case that runs
+  std::optional<Team> team;          // of collectives
+  std::uint64_t* team_words = nullptr;
   Lane* lanes = nullptr;
   LaneOutcome* outcomes = nullptr;
   std::uint64_t lane_bytes = 0;
@@ -152,19 +117,16 @@ struct Rank::Impl {
   bool break_memory = false;
   std::string push_refusal;  // of this rank's GPU or another's; empty: pushes run
 
-  // Lanes lead to the next rank, then to the one after it, and so on round the world.
-  [[nodiscard]] std::uint32_t peer_of(std::size_t lane) const {
-    return static_cast<std::uint32_t>((rank + 1 + lane % (ranks - 1)) % ranks);
-  }
-  [[nodiscard]] Sent sent_by(std::uint32_t peer) const { return {sample, peer, rank}; }
-  [[nodiscard]] Sent all_summed() const { return {sample, 0, 0, ranks}; }
-  [[nodiscard]] Sent sent_to(std::uint32_t peer) const { return {sample, rank, peer}; }
+  [[nodiscard]] std::uint32_t peer() const { return 1 - rank; }  // of a pair
   [[nodiscard]] bool can_run(const Case& item) const {
     return item.way != Way::kPush || push_refusal.empty();
   }
   Result<void> make_memory(const Gpus& gpus, const Plan& plan, const std::vector<Case>& cases);
   Result<void> make_staging(World& world, const Gpu* gpu, const std::vector<Case>& cases);
-  Result<void> make_endpoints(const Gpus& gpus, const Plan& plan, const std::vector<Case>& cases);
+  [[nodiscard]] EndpointOptions endpoint_options(const Gpus& gpus, const Plan& plan,
+                                                 const std::vector<Case>& cases) const;
+  Result<void> make_endpoints(const Gpu* gpu, EndpointOptions options);
+  Result<void> make_team(World& world, const Gpu* gpu, const EndpointOptions& options);
   Result<void> introduce(World& world);
   [[nodiscard]] Load load_of(const Case& item, std::uint64_t messages) const;
   Result<void> prepare(const Load& load);
@@ -172,9 +134,9 @@ struct Rank::Impl {
   Result<Share> pass(World& world, const Case& item, Load load, bool die,
                      std::vector<Occupancy>* occupancy = nullptr);
   [[nodiscard]] Result<void> check_outcomes(const Case& item, const Load& load) const;
-  Result<void> check(std::uint32_t lane, const Load& load, Sent sent, Share& share);
-  Result<void> verify_collective(const Load& load, Share& share);
+  Result<void> check(std::uint64_t sink, std::uint64_t places, const Load& load, Sent sent, Share& share);
   Result<void> verify(const Load& load, Share& share);
+  [[nodiscard]] std::uint64_t stalls() const;
   [[nodiscard]] std::uint64_t cpu_of_blocks(const Load& load) const;
   [[nodiscard]] Share share_of(const Load& load, const Counters& before) const;
   void add_latencies(const Load& load, Sample& into) const;
@@ -198,10 +160,11 @@ struct Rank::Impl {
 
 Result<void> Rank::Impl::make_memory(const Gpus& gpus, const Plan& plan, const std::vector<Case>& cases) {
   for (const Case& item : cases) {
-    // Of an all-reduce a sink has the sums, and what comes to be summed.
-    const std::uint64_t places = item.operation == Operation::kAllReduce ? 2 : places_of(item);
-    lane_bytes = std::max(lane_bytes, places * stride_of(item.bytes));
-    lane_count = std::max(lane_count, is_collective(item.operation) ? item.ranks - 1 : item.endpoints);
+    const std::uint64_t pieces = item.operation == Operation::kAllReduce ? 1 : item.ranks;
+    lane_bytes =
+        std::max(lane_bytes, is_collective(item.operation) ? stride_of(pieces * item.bytes)
+                                                           : places_of(item) * stride_of(item.bytes));
+    lane_count = std::max(lane_count, item.endpoints);
   }
   const std::uint32_t count = lane_count;
   const std::uint64_t timed = std::max(plan.messages, kMostTimedMessages);
@@ -249,19 +212,20 @@ Result<void> Rank::Impl::make_staging(World& world, const Gpu* gpu, const std::v
   return gpu != nullptr ? bounce->map_to(*gpu) : Result<void>{};
 }
 
-Result<void> Rank::Impl::make_endpoints(const Gpus& gpus, const Plan& plan, const std::vector<Case>& cases) {
-  const Gpu* const gpu = gpus.kernels;
+EndpointOptions Rank::Impl::endpoint_options(const Gpus& gpus, const Plan& plan,
+                                             const std::vector<Case>& cases) const {
   std::uint32_t depth = 64;
   for (const Case& item : cases) depth = std::max(depth, item.depth);
-  EndpointOptions options{.send_queue_blocks = std::min(std::bit_ceil(2 * depth), kMaxSendQueueBlocks),
-                          .slot_count = staging ? std::min(kSlotCount, staging->slot_count()) : 0,
-                          .bounce_slot_count = bounce->slot_count(),
-                          .auto_modes = auto_modes(gpus),
-                          .timeout_ns = std::getenv(kCallTimeoutVariable) == nullptr
-                                            ? std::optional(kWaitTimeoutNs)
-                                            : std::nullopt,
-                          .adaptive_routing = plan.adaptive_routing ? std::optional(true) : std::nullopt};
-  kinds = kinds_of(cases);
+  return {.send_queue_blocks = std::min(std::bit_ceil(2 * depth), kMaxSendQueueBlocks),
+          .slot_count = staging ? std::min(kSlotCount, staging->slot_count()) : 0,
+          .bounce_slot_count = bounce->slot_count(),
+          .auto_modes = auto_modes(gpus),
+          .timeout_ns =
+              std::getenv(kCallTimeoutVariable) == nullptr ? std::optional(kWaitTimeoutNs) : std::nullopt,
+          .adaptive_routing = plan.adaptive_routing ? std::optional(true) : std::nullopt};
+}
+
+Result<void> Rank::Impl::make_endpoints(const Gpu* gpu, EndpointOptions options) {
   const std::size_t count = kinds.size() * lane_count;
   endpoints.reserve(count);
   for (std::size_t i = 0; i < count; ++i) {
@@ -284,6 +248,7 @@ Result<void> Rank::Impl::make_endpoints(const Gpus& gpus, const Plan& plan, cons
 }
 
 Result<void> Rank::Impl::introduce(World& world) {
+  if (endpoints.empty()) return {};
   const RemoteMemory memory = payload->memory().remote();
   std::vector<Introduction> mine;
   for (std::size_t i = 0; i < endpoints.size(); ++i) {
@@ -295,13 +260,11 @@ Result<void> Rank::Impl::introduce(World& world) {
   const auto all = GDX_TRY(world.allgather_values(mine, kExchangeTimeoutNs));
   for (std::size_t i = 0; i < endpoints.size(); ++i) {
     const std::size_t lane = i % lane_count;
-    // The peer's lane back to this rank.
-    const std::size_t back = i + ranks - 2 - 2 * (lane % (ranks - 1));
-    const Introduction& peer = all[peer_of(lane) * endpoints.size() + back];
-    GDX_TRY(endpoints[i].connect(peer.endpoint));
-    lanes[lane].peer_source = peer.source;
-    lanes[lane].peer_sink = peer.sink;
-    lanes[lane].peer_signals = peer.signals;
+    const Introduction& of_peer = all[peer() * endpoints.size() + i];
+    GDX_TRY(endpoints[i].connect(of_peer.endpoint));
+    lanes[lane].peer_source = of_peer.source;
+    lanes[lane].peer_sink = of_peer.sink;
+    lanes[lane].peer_signals = of_peer.signals;
   }
   return world.barrier(kExchangeTimeoutNs);
 }
@@ -323,18 +286,42 @@ Load Rank::Impl::load_of(const Case& item, std::uint64_t messages) const {
           .ranks = item.ranks,
           .slots = places_of(item),
           .stride_bytes = stride_of(item.bytes),
-          .first_sequence = 0};
+          .first_sequence = 0,
+          .round = {team ? team->handle() : TeamHandle{}, lanes[0].sink.address, lanes[0].source.address,
+                    team_words}};
+}
+
+// Makes the team by which collectives go through the NIC, as between nodes.
+Result<void> Rank::Impl::make_team(World& world, const Gpu* gpu, const EndpointOptions& options) {
+  TeamOptions of_team{.heap_bytes = kTeamHeapBytes,
+                      .gpu = kernels_run_on_gpu() ? std::optional(gpu->ordinal()) : std::nullopt,
+                      .endpoint = options,
+                      .direct = DirectChoice::kOff,
+                      .timeout_ns = kWaitTimeoutNs,
+                      .connect_all = true,
+                      .provider = ""};
+  auto made = GDX_TRY(Team::create(*hca, world, {staging ? &*staging : nullptr, &*bounce}, of_team));
+  team.emplace(std::move(made));
+  GDX_TRY(team->register_window(payload->memory().data(), payload->memory().bytes()));
+  team_words = GDX_TRY(team->allocate<std::uint64_t>(ranks));
+  return {};
 }
 
 // Payload of this sample in every source, and its inverse in every place to which the peer's comes.
 Result<void> Rank::Impl::prepare(const Load& load) {
+  outcomes[0] = {};
+  if (is_collective(load.operation)) {
+    for (const Piece& piece : pieces_from(load, sample))
+      GDX_TRY(payload->fill(piece.at, load.bytes, piece.sent, false));
+    for (const Piece& piece : pieces_to(load, sample))
+      GDX_TRY(payload->fill(lane_bytes + piece.at, load.bytes, piece.sent, true));
+    return {};
+  }
   const std::uint64_t bytes = load.slots * load.stride_bytes;
-  const bool sums = load.operation == Operation::kAllReduce;
-  for (std::uint32_t i = 0; i < lanes_of(load); ++i) {
+  for (std::uint32_t i = 0; i < load.endpoints; ++i) {
     const std::uint64_t source = 2 * i * lane_bytes;
-    const std::uint32_t peer = peer_of(i);
-    GDX_TRY(payload->fill(source, bytes, sums ? Sent{sample, rank, 0, 1} : sent_to(peer), false));
-    GDX_TRY(payload->fill(source + lane_bytes, bytes, sums ? all_summed() : sent_by(peer), true));
+    GDX_TRY(payload->fill(source, bytes, {sample, rank, peer()}, false));
+    GDX_TRY(payload->fill(source + lane_bytes, bytes, {sample, peer(), rank}, true));
     lanes[i].endpoint = endpoints[first_endpoint + i].handle();
     lanes[i].signals[kCounter] = 0;
     *lanes[i].proxy = {};
@@ -365,24 +352,25 @@ Result<void> Rank::Impl::check_outcomes(const Case& item, const Load& load) cons
   for (std::uint32_t i = 0; i < load.endpoints; ++i) {
     const Status status = outcomes[i].status;
     if (status == Status::kOk) continue;
+    const std::string begun = fmt::format("{}, message {} of {}: ", key_of(item),
+                                          std::min(outcomes[i].messages + 1, load.messages), load.messages);
+    if (is_collective(load.operation))
+      return fail(status, fmt::format("{}rank {}: {}", begun, rank, team->describe_fault()));
     const bool peers = status == Status::kTimeout || static_cast<std::uint32_t>(status) >> 8 == 0x03;
-    const std::uint32_t lane = is_collective(load.operation) ? outcomes[i].lane : i;
-    const Endpoint& endpoint = endpoints[first_endpoint + lane];
+    const Endpoint& endpoint = endpoints[first_endpoint + i];
     const std::string what =
         endpoint.fault().status == Status::kOk ? std::string(status_name(status)) : endpoint.describe_fault();
-    return fail(status, fmt::format("{}, message {} of {}: {}: {}", key_of(item),
-                                    std::min(outcomes[i].messages + 1, load.messages), load.messages,
-                                    peers ? fmt::format("rank {} failed rank {}", peer_of(lane), rank)
+    return fail(status, fmt::format("{}{}: {}", begun,
+                                    peers ? fmt::format("rank {} failed rank {}", peer(), rank)
                                           : fmt::format("rank {}", rank),
                                     what));
   }
   return {};
 }
 
-// Checks every place of a lane that a message went to.
-Result<void> Rank::Impl::check(std::uint32_t lane, const Load& load, Sent sent, Share& share) {
-  const std::uint64_t sink = (2 * lane + 1) * lane_bytes;
-  const std::uint64_t places = std::min(load.slots, load.messages);
+// Checks every place of a sink that a message went to.
+Result<void> Rank::Impl::check(std::uint64_t sink, std::uint64_t places, const Load& load, Sent sent,
+                               Share& share) {
   if (break_memory && share.checked_bytes == 0) {
     GDX_TRY(payload->damage(sink + load.bytes / 2));
   }
@@ -392,18 +380,13 @@ Result<void> Rank::Impl::check(std::uint32_t lane, const Load& load, Sent sent, 
   return {};
 }
 
-Result<void> Rank::Impl::verify_collective(const Load& load, Share& share) {
-  if (load.operation == Operation::kAllReduce) return check(lanes_of(load) - 1, load, all_summed(), share);
-  const bool receives = load.operation == Operation::kAllToAll || rank == 0;
-  for (std::uint32_t i = 0; receives && i < lanes_of(load); ++i) {
-    GDX_TRY(check(i, load, sent_by(peer_of(i)), share));
-  }
-  return {};
-}
-
 // Checks what has come to this rank, or the count of all adds.
 Result<void> Rank::Impl::verify(const Load& load, Share& share) {
-  if (is_collective(load.operation)) return verify_collective(load, share);
+  if (is_collective(load.operation)) {
+    for (const Piece& piece : pieces_to(load, sample))
+      GDX_TRY(check(lane_bytes + piece.at, 1, load, piece.sent, share));
+    return {};
+  }
   const bool gets = load.operation == Operation::kGet;
   const bool receives = gets ? load.sends : !load.sends || load.awaits_peer;
   const bool answered = load.operation == Operation::kPutSignal && load.latency;
@@ -416,9 +399,21 @@ Result<void> Rank::Impl::verify(const Load& load, Share& share) {
       share.bad_bytes += count == load.messages ? 0 : sizeof count;
       continue;
     }
-    GDX_TRY(check(i, load, sent_by(peer_of(i)), share));
+    GDX_TRY(check((2 * i + 1) * lane_bytes, std::min(load.slots, load.messages), load, {sample, peer(), rank},
+                  share));
   }
   return {};
+}
+
+// Sums the stalls of all endpoints. A team's queues are in memory of the host.
+std::uint64_t Rank::Impl::stalls() const {
+  std::uint64_t sum = 0;
+  for (const Endpoint& endpoint : endpoints) sum += stalls_of(endpoint.state());
+  for (std::uint32_t to = 0; team && to < ranks; ++to) {
+    const QueueState* const state = team->endpoint(0, to).state;  // null: this rank's own, or gone
+    if (state != nullptr) sum += stalls_of(*state);
+  }
+  return sum;
 }
 
 // Returns the processor time of the process from the first block's begin to the last one's end.
@@ -433,10 +428,10 @@ std::uint64_t Rank::Impl::cpu_of_blocks(const Load& load) const {
 }
 
 Share Rank::Impl::share_of(const Load& load, const Counters& before) const {
-  Counters spent = read_counters(*hca, endpoints);
+  Counters spent = read_counters(*hca);
   spent.cpu_ns -= before.cpu_ns;
   if (!kernels_run_on_gpu()) spent.cpu_ns = cpu_of_blocks(load);
-  spent.stalls -= before.stalls;
+  spent.stalls = stalls() - before.stalls;
   spent.retransmissions -= before.retransmissions;
   spent.pcie_reads -= before.pcie_reads;
   spent.pcie_record_reads -= before.pcie_record_reads;
@@ -444,7 +439,6 @@ Share Rank::Impl::share_of(const Load& load, const Counters& before) const {
   Share share{0, 0, 0, spent, 0, 0, 0};
   const bool answers = load.latency && load.operation == Operation::kPutSignal;
   if (load.sends || answers) share.posted = load.endpoints * load.messages;
-  if (is_collective(load.operation)) share.posted = puts_of_round(load) * load.messages;
   if (!load.sends) return share;
   std::uint64_t begin_ns = ~std::uint64_t{0};
   std::uint64_t end_ns = 0;
@@ -495,13 +489,17 @@ Result<Rank> Rank::connect(Hca hca, const Gpus& gpus, World& world, const Plan& 
   impl->break_memory = plan.break_memory;
   GDX_TRY(impl->make_memory(gpus, plan, cases));
   GDX_TRY(impl->make_staging(world, gpus.kernels, cases));
-  GDX_TRY(impl->make_endpoints(gpus, plan, cases));
+  const EndpointOptions options = impl->endpoint_options(gpus, plan, cases);
+  impl->kinds = kinds_of(cases);
+  GDX_TRY(impl->make_endpoints(gpus.kernels, options));
+  if (std::ranges::any_of(cases, [](const Case& item) { return is_collective(item.operation); }))
+    GDX_TRY(impl->make_team(world, gpus.kernels, options));
   GDX_TRY(impl->introduce(world));
   return Rank(std::move(impl));
 }
 
 std::string Rank::queues_place() const {
-  std::string text;
+  std::string text = impl_->team ? "kernels' in host memory" : "";
   for (std::size_t i = 0; i < impl_->kinds.size(); ++i) {
     const Placement place = impl_->endpoints[i * impl_->lane_count].handle().placement;
     const char* const poster = impl_->kinds[i].of_proxy ? "proxies'" : "kernels'";
@@ -527,10 +525,11 @@ Result<Share> Rank::Impl::pass(World& world, const Case& item, Load load, bool d
                                std::vector<Occupancy>* occupancy) {
   ++sample;
   load.first_sequence = sequence;
-  sequence += load.messages * signals_of_message(load);
+  sequence += load.messages;
   GDX_TRY(prepare(load));
   // Before the barrier: the peer's messages may come as soon as the peer has left it.
-  Counters before = read_counters(*hca, endpoints);
+  Counters before = read_counters(*hca);
+  before.stalls = stalls();
   GDX_TRY(world.barrier(kExchangeTimeoutNs));
   before.cpu_ns = process_cpu_ns();
   std::optional<OccupancySampler> sampler;

@@ -179,10 +179,13 @@ Result<void> complete_plan(BenchOptions& options) {
     return fail(Status::kInvalidArgument,
                 "--memory: 'gpu': kernels on the CPU layer cannot read it: add --gpu, or --modes pull,proxy");
   }
-  const auto sums = [](const bench::Case& item) { return item.operation == bench::Operation::kAllReduce; };
-  if (plan.memory == bench::kGpuMemory && !options.on_gpu && std::ranges::any_of(cases, sums)) {
+  const auto by_processor = [](const bench::Case& item) {
+    return item.operation == bench::Operation::kAllToAll || item.operation == bench::Operation::kAllReduce;
+  };
+  if (plan.memory == bench::kGpuMemory && !options.on_gpu && std::ranges::any_of(cases, by_processor)) {
     return fail(Status::kInvalidArgument,
-                "--memory: 'gpu': kernels on the CPU layer cannot sum it: add --gpu, or leave out allreduce");
+                "--memory: 'gpu': kernels on the CPU layer cannot copy or sum it: add --gpu, or leave out "
+                "alltoall and allreduce");
   }
   const auto collective = [](const bench::Case& item) { return bench::is_collective(item.operation); };
   if (options.format == "perftest" && std::ranges::any_of(cases, collective)) {

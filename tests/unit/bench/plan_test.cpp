@@ -161,17 +161,17 @@ TEST(Collectives, have_sizes_and_factors_of_nccl_tests) {
   EXPECT_EQ(key_of(cases->front()), "alltoall lat pull 12 B warp x1 depth 1 batch 1 4 ranks");
 }
 
-TEST(Collectives, post_what_the_other_ranks_await) {
-  Load load{};
-  load.ranks = 5;
-  load.operation = Operation::kAllToAll;
-  EXPECT_EQ(puts_of_round(load), 4u);
-  load.operation = Operation::kAllReduce;
-  EXPECT_EQ(puts_of_round(load), 8u);
-  load.operation = Operation::kIncast;
-  EXPECT_EQ(puts_of_round(load), 0u);
-  load.rank = 3;
-  EXPECT_EQ(puts_of_round(load), 1u);
+TEST(Collectives, have_the_doorbells_and_queues_of_a_team) {
+  Plan plan = collectives(3);
+  plan.tests = {"incast"};
+  plan.sizes_bytes = {4};
+  plan.ways = {"push"};
+  plan.doorbells = {"plain", "blueflame"};
+  plan.queues = {"host", "gpu"};
+  const auto cases = cases_of(plan);
+  ASSERT_TRUE(cases) << cases.error().message;
+  ASSERT_EQ(cases->size(), 1u);
+  EXPECT_EQ(key_of(cases->front()), "incast lat push 4 B warp x1 depth 1 batch 1 3 ranks plain host queues");
 }
 
 TEST(Collectives, refuse_conditions_that_they_do_not_have) {
@@ -205,7 +205,7 @@ TEST(Plan, threads_and_proxies_ring_plainly_only) {
                                 "put lat proxy 8 B warp x1 depth 1 batch 1 plain"));
   plan.scopes = {"thread"};
   plan.doorbells = {"blueflame"};
-  EXPECT_THAT(cases_of(plan).error().message, HasSubstr("threads and proxies ring plainly"));
+  EXPECT_THAT(cases_of(plan).error().message, HasSubstr("threads, proxies and collectives ring plainly"));
 }
 
 TEST(Plan, both_ranks_get_the_same_plan) {
