@@ -245,16 +245,18 @@ GDX_DEVICE Status gdx_reduce_scatter(const TeamHandle& team, T* to, const T* fro
 }
 
 // Reduces `count` elements of `from` of all ranks, element by element, in `to` at every rank. `from` may be
-// `to`. All ranks get equal results; floating-point numbers are reduced in an order that depends on `count`
-// and the number of ranks alone. A vector of which the scratch holds one for each rank goes from each rank to
-// all; a longer one round a ring, 2 * (size - 1) / size of its bytes from each rank. T: integers of 1 to 8 B,
-// float, double, __half, __nv_bfloat16, in whose own precision they are reduced. Errors: the rules'.
+// `to`, at all ranks or at none. All ranks get equal results; floating-point numbers are reduced in an order
+// that depends on `count` and the number of ranks alone. A vector of which the scratch holds one for each
+// rank goes from each rank to all; a longer one round a ring, 2 * (size - 1) / size of its bytes from each
+// rank. T: integers of 1 to 8 B, float, double, __half, __nv_bfloat16, in whose own precision they are
+// reduced. Errors: the rules'.
 template <Reduce R, Scope S = Scope::kThread, Placement P = Placement::kHost, Mode M = Mode::kAuto,
           typename T>
 GDX_DEVICE Status gdx_all_reduce(const TeamHandle& team, T* to, const T* from, std::size_t count) {
   using namespace device::impl;
+  const std::uint32_t in_place = to == from ? 1 : 0;  // decides where pieces land
   const std::uint64_t alike =
-      alike_of<T>(CollectiveKind::kAllReduce, count, 0, static_cast<std::uint32_t>(R));
+      alike_of<T>(CollectiveKind::kAllReduce, count, 0, static_cast<std::uint32_t>(R) | in_place << 3);
   return make_call<S, P>(team, alike, [&](const CollectiveCall& call) {
     const std::size_t slot_bytes = (count * sizeof(T) + 15) / 16 * 16;
     Status status = Status::kOk;

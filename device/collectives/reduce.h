@@ -38,14 +38,6 @@ GDX_DEVICE T finished(T all, std::uint32_t ranks) {
   }
 }
 
-// Reduces `from` into `to`, with all threads of the scope; they have synchronised before the next access.
-template <Reduce R, Scope S, typename T>
-GDX_DEVICE void reduce_into(T* to, const T* from, std::size_t count) {
-  for (std::size_t i = exec::thread_rank<S>(); i < count; i += exec::thread_count<S>())
-    to[i] = reduced<R>(to[i], from[i]);
-  exec::sync<S>();
-}
-
 // Collects `count` elements of every rank in this rank's scratch, a slot of `slot_bytes` for each, and sends
 // this rank's to those that collect. `collects`, `source`: which ranks do, and what each of them is to get.
 // Piece numbers from `piece` on are used up, one for each call.
@@ -120,91 +112,121 @@ GDX_DEVICE Status reduce_in_chunks(const TeamHandle& team, const CollectiveCall&
   return status == Status::kOk ? gdx_quiet<S, P>(team) : status;
 }
 
-// One way round the ring: partial results come from the left into scratch, in chunks for which there is room,
-// are reduced into `to`, and go on to the right. In the end this rank has the whole result of part rank + 1.
+// Two ways round the ring, as one stream of chunks: on the first, parts come from the left, are reduced, and
+// go on to the right; on the second, results are handed on. A rank sends some chunks ahead of those that it
+// receives, so that neighbours need not run at the same time. After step s of the first way it has part s + 1
+// of those that size() ranks have reduced together.
 template <Reduce R, Mode M, Scope S, Placement P, typename T>
-struct ReducingRing {
-  const TeamHandle& team;
-  const CollectiveCall& call;
-  std::uint32_t left;
-  std::uint32_t right;
-  std::size_t slot_count;  // elements of a chunk
-  std::uint64_t sent;      // chunks, of all steps
-  std::uint64_t received;
+class ReducingRing {
+ public:
+  // What comes on the first way lands in `to`, or in four slots of scratch where `to` is `from`.
+  GDX_DEVICE ReducingRing(const TeamHandle& team, const CollectiveCall& call, T* to, const T* from,
+                          std::size_t count)
+      : team_(team),
+        call_(call),
+        to_(to),
+        from_(from),
+        count_(count),
+        left_((team.rank + team.size - 1) % team.size),
+        right_((team.rank + 1) % team.size),
+        chunk_(chunk_of(part_of(count, 0, team.size).count, team.scratch_bytes / kSlots / sizeof(T))),
+        chunks_(chunk_ == 0 ? 0 : (part_of(count, 0, team.size).count + chunk_ - 1) / chunk_) {}
 
+  // Returns whether signals can count the chunks.
+  [[nodiscard]] GDX_DEVICE bool is_countable() const {
+    return chunk_ != 0 && chunks_ < (1u << kStepBits) / (2 * team_.size);
+  }
+  GDX_DEVICE Status run() {
+    Status status = signal_ready<S, P>(team_, call_, left_);
+    if (status == Status::kOk) status = await_ready<S, P>(team_, call_, right_);
+    const std::size_t all = 2 * (team_.size - 1) * chunks_;
+    const std::size_t most_ahead = uses_slots() ? kSlots - 1 : chunks_;
+    const std::size_t ahead = chunks_ - 1 < most_ahead ? chunks_ - 1 : most_ahead;
+    for (std::size_t i = 0; i < all + ahead && status == Status::kOk; ++i) {
+      if (i < all) status = send(i);
+      if (status == Status::kOk && i >= ahead) status = receive(i - ahead);
+    }
+    return status == Status::kOk ? gdx_flush<S, P>(team_, right_) : status;
+  }
+
+ private:
   static constexpr std::uint32_t kSlots = 4;
 
-  GDX_DEVICE T* slot(std::uint64_t chunk) const {
-    return reinterpret_cast<T*>(scratch_of(team)) + chunk % kSlots * slot_count;
+  GDX_DEVICE bool uses_slots() const { return to_ == from_; }
+  // Returns the elements of a chunk: those of a slot, or without slots half a part, which fits into a cache.
+  [[nodiscard]] GDX_DEVICE std::size_t chunk_of(std::size_t part, std::size_t slot) const {
+    constexpr std::size_t kMost = (512 << 10) / sizeof(T);
+    const std::size_t half = part / 2 < kMost ? (part + 1) / 2 : kMost;
+    return uses_slots() || half < slot ? slot : half;
   }
-  GDX_DEVICE Status send(const T* from, std::size_t count) {
-    if (sent >= kSlots) {
-      const Status status = gdx_wait<S, P>(team, &words_of(team, right).taken, Compare::kGreaterEqual,
-                                           call.base + sent - kSlots + 1, right);
-      if (status != Status::kOk) return status;
+  GDX_DEVICE bool reduces(std::size_t i) const { return i < (team_.size - 1) * chunks_; }
+  // Returns the chunk at place `i` of the stream that this rank sends, or, of the part before it, receives.
+  // Parts differ in length, so the last may be empty.
+  GDX_DEVICE Part chunk_at(std::size_t i, std::uint32_t before) const {
+    const auto step = static_cast<std::uint32_t>(i / chunks_) + before;
+    const Part part = part_of(count_, (team_.rank + 2 * team_.size - step) % team_.size, team_.size);
+    const std::size_t at = i % chunks_ * chunk_;
+    const std::size_t rest = at >= part.count ? 0 : part.count - at;
+    return {part.at + at, rest < chunk_ ? rest : chunk_};
+  }
+  GDX_DEVICE T* slot(std::uint64_t number) const {
+    return reinterpret_cast<T*>(scratch_of(team_)) + number % kSlots * chunk_;
+  }
+  GDX_DEVICE Status send(std::size_t i) {
+    const Part chunk = chunk_at(i, 0);
+    if (chunk.count == 0) return Status::kOk;
+    T* place = to_ + chunk.at;
+    if (reduces(i) && uses_slots()) {
+      place = slot(sent_);
+      if (sent_ >= kSlots) {
+        const Status status = gdx_wait<S, P>(team_, &words_of(team_, right_).taken, Compare::kGreaterEqual,
+                                             call_.base + sent_ - kSlots + 1, right_);
+        if (status != Status::kOk) return status;
+      }
     }
-    ++sent;
-    return send_piece<M, S, P>(team, call, slot(sent - 1), from, count, sent, right);
+    const T* const source = i < chunks_ ? from_ : to_;
+    return send_piece<M, S, P>(team_, call_, place, source + chunk.at, chunk.count, ++sent_, right_);
   }
-  GDX_DEVICE Status receive(T* to, std::size_t count) {
-    const Status status = await_piece<S, P>(team, call, received + 1, left);
-    if (status != Status::kOk) return status;
-    reduce_into<R, S>(to, slot(received), count);
-    ++received;
-    return gdx_signal<S, P>(team, &words_of(team, team.rank).taken, call.base + received, SignalOp::kSet,
-                            left);
-  }
-  // Sends one part and receives another, a chunk of each in turn, so that neither end waits for all of it.
-  GDX_DEVICE Status step(T* vector, const Part& out, const Part& in) {
-    Status status = Status::kOk;
-    for (std::size_t at = 0; at < out.count || at < in.count; at += slot_count) {
-      const auto rest = [&](const Part& part) {
-        return at >= part.count ? 0 : part.count - at < slot_count ? part.count - at : slot_count;
-      };
-      if (rest(out) != 0) status = send(vector + out.at + at, rest(out));
-      if (status == Status::kOk && rest(in) != 0) status = receive(vector + in.at + at, rest(in));
-      if (status != Status::kOk) return status;
+  GDX_DEVICE Status receive(std::size_t i) {
+    const Part chunk = chunk_at(i, 1);
+    if (chunk.count == 0) return Status::kOk;
+    const Status status = await_piece<S, P>(team_, call_, received_ + 1, left_);
+    ++received_;
+    if (status != Status::kOk || !reduces(i)) return status;
+    T* const result = to_ + chunk.at;
+    const T* const come = uses_slots() ? slot(received_ - 1) : result;
+    const bool is_last = i / chunks_ + 2 == team_.size;
+    for (std::size_t k = exec::thread_rank<S>(); k < chunk.count; k += exec::thread_count<S>()) {
+      const T all = reduced<R>(from_[chunk.at + k], come[k]);
+      result[k] = is_last ? finished<R>(all, team_.size) : all;
     }
-    return status;
+    exec::sync<S>();
+    if (!uses_slots()) return status;
+    return gdx_signal<S, P>(team_, &words_of(team_, team_.rank).taken, call_.base + received_, SignalOp::kSet,
+                            left_);
   }
+
+  const TeamHandle& team_;
+  const CollectiveCall& call_;
+  T* const to_;
+  const T* const from_;
+  const std::size_t count_;
+  const std::uint32_t left_;
+  const std::uint32_t right_;
+  const std::size_t chunk_;   // elements
+  const std::size_t chunks_;  // of the longest part
+  std::uint64_t sent_ = 0;
+  std::uint64_t received_ = 0;
 };
 
-// Reduces in two ways round the ring: parts are reduced on the first, and results handed on in the second. A
-// result of the second way has passed all ranks, so its holder knows that all scratch has been read.
+// Reduces in two ways round the ring. A result of the second way has passed all ranks, so its holder knows
+// that all scratch has been read, and that nobody needs what it replaces.
 template <Reduce R, Mode M, Scope S, Placement P, typename T>
 GDX_DEVICE Status all_reduce_round_a_ring(const TeamHandle& team, const CollectiveCall& call, T* to,
                                           const T* from, std::size_t count) {
-  const std::uint32_t size = team.size;
-  ReducingRing<R, M, S, P, T> ring{team,
-                                   call,
-                                   (team.rank + size - 1) % size,
-                                   (team.rank + 1) % size,
-                                   team.scratch_bytes / ReducingRing<R, M, S, P, T>::kSlots / sizeof(T),
-                                   0,
-                                   0};
-  if (count / ring.slot_count + 2 * size >= 1u << kStepBits)
-    return record_fault(team.copy, Status::kInvalidLength, team.rank, to, count * sizeof(T));
-  const auto part = [&](std::uint32_t step) {
-    return part_of(count, (team.rank + 2 * size - step) % size, size);
-  };
-  copy_own<S>(to, from, count);
-  exec::sync<S>();
-  Status status = signal_ready<S, P>(team, call, ring.left);
-  if (status == Status::kOk) status = await_ready<S, P>(team, call, ring.right);
-  for (std::uint32_t step = 0; step + 1 < size && status == Status::kOk; ++step)
-    status = ring.step(to, part(step), part(step + 1));
-  if constexpr (R == Reduce::kAverage) {
-    const Part own = part(size - 1);
-    for (std::size_t i = exec::thread_rank<S>(); i < own.count; i += exec::thread_count<S>())
-      to[own.at + i] = finished<R>(to[own.at + i], size);
-    exec::sync<S>();
-  }
-  for (std::uint32_t step = 0; step + 1 < size && status == Status::kOk; ++step) {
-    const Part out = part(step + size - 1);
-    status = send_piece<M, S, P>(team, call, to + out.at, to + out.at, out.count, ++ring.sent, ring.right);
-    if (status == Status::kOk) status = await_piece<S, P>(team, call, ++ring.received, ring.left);
-  }
-  return status == Status::kOk ? gdx_flush<S, P>(team, ring.right) : status;
+  ReducingRing<R, M, S, P, T> ring(team, call, to, from, count);
+  if (ring.is_countable()) return ring.run();
+  return record_fault(team.copy, Status::kInvalidLength, team.rank, to, count * sizeof(T));
 }
 
 }  // namespace gdx::device::impl
