@@ -11,6 +11,8 @@ constexpr std::uint64_t kLongestIntervalNs = 200'000'000;
 // flight, or sent before it reached the marker.
 constexpr std::uint32_t kIgnoredMarkers = 6;
 constexpr std::uint64_t kMarkersPerWindow = 4;
+// Part of the socket that a sender gets first. Who sends little keeps that, and leaves the rest to others.
+constexpr std::uint64_t kFirstPart = 32;
 
 }  // namespace
 
@@ -150,13 +152,17 @@ std::optional<roce::WindowGrant> ReceiveShares::on_marker(std::uint64_t now_ns, 
     // Restarts the share, because packets of the address's former owner came out of the socket before.
     share = Share{};
     share.incarnation = marker.incarnation;
+    share.taken_units = marker.sent_units;
   }
   if (marker.sent_units < share.taken_units) return std::nullopt;
+  // Twice the window of a sender that uses it up, whose markers are a part of it apart.
+  const std::uint64_t wanted = std::max(capacity_units_ / kFirstPart,
+                                        2 * kMarkersPerWindow * (marker.sent_units - share.taken_units));
   share.taken_units = marker.sent_units;
   share.limit_units = std::max(share.limit_units, share.taken_units);
   const std::uint64_t others = promised_units() - share.promised_units();
   const std::uint64_t fair = std::min(capacity_units_ / shares_.size(), capacity_units_ - others);
-  share.limit_units = std::max(share.limit_units, share.taken_units + fair);
+  share.limit_units = std::max(share.limit_units, share.taken_units + std::min(fair, wanted));
   share.renewed_ns = now_ns;
   share.ended_at_bytes.reset();
   next_end_ns_ = std::min(next_end_ns_, now_ns + kReclaimNs);

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 namespace gdx::softhca::transport {
 namespace peer_window_test {
 
@@ -281,24 +283,41 @@ TEST_F(Window, peer_in_doubt_is_asked_anew_whatever_the_former_left_unanswered) 
   EXPECT_TRUE(window.take_marker(kStartNs + 1));
 }
 
+// Lets a lone peer use up what it gets, until all is promised to it. Returns the units that it has sent.
+std::uint64_t give_all(ReceiveShares& shares, const ReceiveShares::Key& peer, std::uint64_t incarnation) {
+  std::uint64_t sent = 0;
+  for (std::uint64_t limit = 0; shares.promised_units(peer) < shares.capacity_units();) {
+    sent = limit;
+    limit = shares.on_marker(kStartNs, peer, {incarnation, sent, 0})->limit_units;
+  }
+  return sent;
+}
+
+TEST(Shares, peer_that_sends_little_holds_little) {
+  ReceiveShares shares(kSocketBytes);
+  EXPECT_EQ(shares.capacity_units(), kSocketBytes / 2);
+  const std::uint64_t first = shares.capacity_units() / 32;
+  EXPECT_EQ(shares.on_marker(kStartNs, kFirst, {1, 0, 0})->limit_units, first);
+  EXPECT_EQ(shares.on_marker(kStartNs, kFirst, {1, 100, 0})->limit_units, 100 + first);
+  // Its markers are a quarter of its window apart: that gets twice as much.
+  const std::uint64_t quarter = first / 4;
+  EXPECT_EQ(shares.on_marker(kStartNs, kFirst, {1, 100 + quarter, 0})->limit_units,
+            100 + quarter + 8 * quarter);
+}
+
 TEST(Shares, lone_peer_gets_all_and_a_newcomer_only_what_is_left) {
   ReceiveShares shares(kSocketBytes);
-  const auto first = shares.on_marker(kStartNs, kFirst, {1, 0, 0});
-  ASSERT_TRUE(first);
-  EXPECT_EQ(first->limit_units, shares.capacity_units());
-  EXPECT_EQ(shares.capacity_units(), kSocketBytes / 2);
-  const auto second = shares.on_marker(kStartNs, kSecond, {2, 0, 0});
-  ASSERT_TRUE(second);
-  EXPECT_EQ(second->limit_units, 0u);
+  const std::uint64_t all = shares.capacity_units();
+  const std::uint64_t sent = give_all(shares, kFirst, 1);
+  EXPECT_EQ(shares.on_marker(kStartNs, kSecond, {2, 0, 0})->limit_units, 0u);
   // The first one sends a half, and is told to stop there.
-  const auto half = shares.on_marker(kStartNs, kFirst, {1, shares.capacity_units() / 2, 0});
-  EXPECT_EQ(half->limit_units, shares.capacity_units());
-  EXPECT_EQ(shares.on_marker(kStartNs, kSecond, {2, 0, 0})->limit_units, shares.capacity_units() / 2);
+  EXPECT_EQ(shares.on_marker(kStartNs, kFirst, {1, sent + all / 2, 0})->limit_units, sent + all);
+  EXPECT_EQ(shares.on_marker(kStartNs, kSecond, {2, all / 8, 0})->limit_units, all / 8 + all / 2);
 }
 
 TEST(Shares, lease_that_ended_comes_back_when_the_socket_was_seen_empty) {
   ReceiveShares shares(kSocketBytes);
-  ASSERT_TRUE(shares.on_marker(kStartNs, kFirst, {1, 0, 0}));
+  give_all(shares, kFirst, 1);
   shares.on_drained(kStartNs + kReclaimNs - 1);
   EXPECT_EQ(shares.promised_units(), shares.capacity_units());
   EXPECT_EQ(shares.on_marker(kStartNs + kReclaimNs, kSecond, {2, 0, 0})->limit_units, 0u)
@@ -306,19 +325,19 @@ TEST(Shares, lease_that_ended_comes_back_when_the_socket_was_seen_empty) {
   shares.on_drained(kStartNs + kReclaimNs);
   EXPECT_EQ(shares.promised_units(kFirst), 0u);
   EXPECT_EQ(shares.on_marker(kStartNs + kReclaimNs, kSecond, {2, 0, 0})->limit_units,
-            shares.capacity_units());
+            shares.capacity_units() / 32);
 }
 
 TEST(Shares, lease_that_ended_comes_back_when_a_socketful_has_been_taken_since) {
   ReceiveShares shares(kSocketBytes);
-  ASSERT_TRUE(shares.on_marker(kStartNs, kFirst, {1, 0, 0}));
+  give_all(shares, kFirst, 1);
   shares.on_taken(kSocketBytes);  // before it ended: proves nothing
   ASSERT_TRUE(shares.on_marker(kStartNs + kReclaimNs, kSecond, {2, 0, 0}));
   shares.on_taken(kSocketBytes - 1);
   EXPECT_EQ(shares.on_marker(kStartNs + kReclaimNs, kSecond, {2, 0, 0})->limit_units, 0u);
   shares.on_taken(1);
   EXPECT_EQ(shares.on_marker(kStartNs + kReclaimNs, kSecond, {2, 0, 0})->limit_units,
-            shares.capacity_units());
+            shares.capacity_units() / 32);
 }
 
 TEST(Shares, marker_that_was_overtaken_draws_nothing) {
@@ -339,17 +358,17 @@ TEST(Shares, marker_repeated_draws_the_same_answer) {
 TEST(Shares, promise_stands_when_another_comes) {
   ReceiveShares shares(kSocketBytes);
   const std::uint64_t all = shares.capacity_units();
-  ASSERT_EQ(shares.on_marker(kStartNs, kFirst, {1, 0, 0})->limit_units, all);
+  const std::uint64_t sent = give_all(shares, kFirst, 1);
   ASSERT_TRUE(shares.on_marker(kStartNs, kSecond, {2, 0, 0}));
-  EXPECT_EQ(shares.on_marker(kStartNs, kFirst, {1, all / 4, 0})->limit_units, all);
-  EXPECT_EQ(shares.on_marker(kStartNs, kSecond, {2, 0, 0})->limit_units, all / 4);
+  EXPECT_EQ(shares.on_marker(kStartNs, kFirst, {1, sent + all / 4, 0})->limit_units, sent + all);
+  EXPECT_EQ(shares.on_marker(kStartNs, kSecond, {2, all / 8, 0})->limit_units, all / 8 + all / 4);
 }
 
 TEST(Shares, marker_renews_the_lease) {
   ReceiveShares shares(kSocketBytes);
-  ASSERT_TRUE(shares.on_marker(kStartNs, kFirst, {1, 0, 0}));
+  const std::uint64_t sent = give_all(shares, kFirst, 1);
   const std::uint64_t renewed_ns = kStartNs + kReclaimNs - 1;
-  ASSERT_TRUE(shares.on_marker(renewed_ns, kFirst, {1, 0, 0}));
+  ASSERT_TRUE(shares.on_marker(renewed_ns, kFirst, {1, sent, 0}));
   shares.on_drained(renewed_ns + kReclaimNs - 1);
   EXPECT_EQ(shares.promised_units(kFirst), shares.capacity_units());
   shares.on_drained(renewed_ns + kReclaimNs);
@@ -358,11 +377,11 @@ TEST(Shares, marker_renews_the_lease) {
 
 TEST(Shares, lease_that_ended_was_renewed_and_ended_again_needs_another_socketful) {
   ReceiveShares shares(kSocketBytes);
-  ASSERT_TRUE(shares.on_marker(kStartNs, kFirst, {1, 0, 0}));
+  const std::uint64_t sent = give_all(shares, kFirst, 1);
   std::uint64_t now_ns = kStartNs + kReclaimNs;
   ASSERT_TRUE(shares.on_marker(now_ns, kSecond, {2, 0, 0}));  // finds that it has ended
   shares.on_taken(kSocketBytes - 1);
-  ASSERT_TRUE(shares.on_marker(now_ns, kFirst, {1, 0, 0}));
+  ASSERT_TRUE(shares.on_marker(now_ns, kFirst, {1, sent, 0}));
   now_ns += kReclaimNs;
   shares.on_taken(1);
   ASSERT_TRUE(shares.on_marker(now_ns, kSecond, {2, 0, 0}));
@@ -374,10 +393,11 @@ TEST(Shares, peers_beyond_the_most_are_told_no_more_than_they_have_sent) {
   const auto peer = [](std::uint32_t number) {
     return ReceiveShares::Key{1, static_cast<std::uint8_t>(number >> 8), static_cast<std::uint8_t>(number)};
   };
-  for (std::uint32_t i = 0; i < 1024; ++i) ASSERT_TRUE(shares.on_marker(kStartNs, peer(i), {1, 0, 0}));
-  // The first one had got all, and has used it up.
   const std::uint64_t all = shares.capacity_units();
-  EXPECT_EQ(shares.on_marker(kStartNs, peer(0), {1, all, 0})->limit_units, all + all / 1024);
+  const std::uint64_t sent = give_all(shares, peer(0), 1);
+  for (std::uint32_t i = 1; i < 1024; ++i) ASSERT_TRUE(shares.on_marker(kStartNs, peer(i), {1, 0, 0}));
+  // The first one has used it up.
+  EXPECT_EQ(shares.on_marker(kStartNs, peer(0), {1, sent + all, 0})->limit_units, sent + all + all / 1024);
   EXPECT_EQ(shares.on_marker(kStartNs, peer(1024), {1, 700, 0})->limit_units, 700u);
   EXPECT_EQ(shares.promised_units(peer(1024)), 0u);
 }
@@ -390,7 +410,7 @@ TEST(Leases, senders_has_ended_when_the_receiver_gives_its_share_away) {
   const auto marker = window.take_marker(kStartNs);
   ASSERT_TRUE(marker);
   ASSERT_TRUE(window.on_grant(kStartNs, *shares.on_marker(kStartNs, kFirst, *marker)));
-  ASSERT_EQ(window.room_units(kStartNs), shares.capacity_units());
+  ASSERT_EQ(window.room_units(kStartNs), std::max(kMinimumUnits, shares.capacity_units() / 32));
   const std::uint64_t given_away_ns = kStartNs + kReclaimNs;
   shares.on_drained(given_away_ns);
   ASSERT_EQ(shares.promised_units(kFirst), 0u);
@@ -402,7 +422,7 @@ TEST(Shares, restarted_peer_counts_from_its_beginning) {
   ASSERT_TRUE(shares.on_marker(kStartNs, kFirst, {1, 5000, 0}));
   const auto grant = shares.on_marker(kStartNs, kFirst, {2, 100, 0});
   ASSERT_TRUE(grant);
-  EXPECT_EQ(grant->limit_units, 100 + shares.capacity_units());
+  EXPECT_EQ(grant->limit_units, 100 + shares.capacity_units() / 32);
 }
 
 }  // namespace peer_window_test
