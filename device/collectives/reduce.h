@@ -119,7 +119,7 @@ GDX_DEVICE Status reduce_in_chunks(const TeamHandle& team, const CollectiveCall&
 template <Reduce R, Mode M, Scope S, Placement P, typename T>
 class ReducingRing {
  public:
-  // What comes on the first way lands in `to`, or in four slots of scratch where `to` is `from`.
+  // Takes what comes on the first way into `to`, or into four slots of scratch where `to` is `from`.
   GDX_DEVICE ReducingRing(const TeamHandle& team, const CollectiveCall& call, T* to, const T* from,
                           std::size_t count)
       : team_(team),

@@ -156,8 +156,8 @@ std::optional<roce::WindowGrant> ReceiveShares::on_marker(std::uint64_t now_ns, 
   }
   if (marker.sent_units < share.taken_units) return std::nullopt;
   // Twice the window of a sender that uses it up, whose markers are a part of it apart.
-  const std::uint64_t wanted = std::max(capacity_units_ / kFirstPart,
-                                        2 * kMarkersPerWindow * (marker.sent_units - share.taken_units));
+  const std::uint64_t wanted =
+      std::max(capacity_units_ / kFirstPart, 2 * kMarkersPerWindow * (marker.sent_units - share.taken_units));
   share.taken_units = marker.sent_units;
   share.limit_units = std::max(share.limit_units, share.taken_units);
   const std::uint64_t others = promised_units() - share.promised_units();

@@ -47,7 +47,7 @@ struct Lane {
   std::uint32_t* latencies;  // of each message, in ticks of exec::now_cycles()
 };
 
-// What a collective works on: memory in windows of the team.
+// Team of a collective, and memory in its windows.
 struct Round {
   TeamHandle team;
   std::byte* to;          // a piece of each rank, or the sums
