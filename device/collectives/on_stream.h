@@ -159,6 +159,7 @@ class TeamStream {
     const bool fits = device::impl::elements_of(kKind, team_.size, piece_.bytes, sizeof(T)) != 0;
     return fits || team_.size == 0 ? launch<C, Option>(piece_, args...) : Status::kInvalidLength;
   }
+  // Launches one of `to`, `from` and `args`. Errors: those of launch_on.
   template <device::impl::StreamCall C, auto Option = 0, typename T, typename... Args>
   [[nodiscard]] Status launch_collective(T* to, const T* from, Args... args) {
     return launch_on<C, Option>(to, from, to, from, args...);
