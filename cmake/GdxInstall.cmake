@@ -28,6 +28,7 @@ foreach(folder ${folders})
   install(DIRECTORY ${folder} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/gdx/${above}
     FILES_MATCHING PATTERN "*.h" PATTERN fake EXCLUDE
     PATTERN libfabric_info.h EXCLUDE PATTERN libfabric_library.h EXCLUDE
+    PATTERN verbs_connection.h EXCLUDE PATTERN verbs_device.h EXCLUDE PATTERN verbs_library.h EXCLUDE
     PATTERN command_line.h EXCLUDE PATTERN environment.h EXCLUDE PATTERN log.h EXCLUDE PATTERN output.h EXCLUDE)
 endforeach()
 install(FILES host/gdx.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/gdx/host)

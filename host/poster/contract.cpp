@@ -11,11 +11,17 @@ namespace {
 constexpr std::uint32_t kSequenceBytes = 4;  // of immediate data
 constexpr std::uint64_t kAnyLength = std::uint64_t{1} << 40;
 
+// Returns what promises an order: `flag` of libfabric, or the port's own source.
+const std::string& source_of(const PortTraits& traits, const std::string& flag) {
+  return traits.order_source.empty() ? flag : traits.order_source;
+}
+
 ContractRow signal_row(const PortTraits& traits, SignalOrder order) {
   switch (order) {
     case SignalOrder::kMessage:
       return {"signal after put", Support::kNative,
-              "the provider delivers a message after earlier writes (FI_ORDER_SAW)"};
+              fmt::format("the provider delivers a message after earlier writes ({})",
+                          source_of(traits, "FI_ORDER_SAW"))};
     case SignalOrder::kSequence:
       return {"signal after put", Support::kEmulated,
               "each write brings a sequence number as immediate data; the target's agent stores the signal "
@@ -65,19 +71,24 @@ std::vector<ContractRow> contract_of(const PortTraits& traits, SignalOrder order
       signal_row(traits, order),
       {"signal", Support::kEmulated, "a message, which the target's agent turns into the word"},
       {"signal after signal", traits.messages_in_order ? Support::kNative : Support::kEmulated,
-       traits.messages_in_order ? "the provider keeps messages in order (FI_ORDER_SAS)"
-                                : "messages are numbered, and the target's agent sorts them"},
+       traits.messages_in_order
+           ? fmt::format("the provider keeps messages in order ({})", source_of(traits, "FI_ORDER_SAS"))
+           : "messages are numbered, and the target's agent sorts them"},
       {"get after put", traits.read_after_write ? Support::kNative : Support::kEmulated,
        traits.read_after_write
-           ? "a read sees earlier writes (FI_ORDER_RMA_RAW); the agent has answered signals"
+           ? fmt::format("a read sees earlier writes ({}); the agent has answered signals",
+                         source_of(traits, "FI_ORDER_RMA_RAW"))
            : "the poster holds the read until earlier writes are delivered"},
       {"atomics", Support::kEmulated,
        traits.atomics
            ? "by the target's agent; the provider's are not used, because they are not atomic with signals "
              "that add"
            : "by the target's agent; the provider has none"},
-      {"flush", Support::kNative,
-       "writes complete when delivered (FI_DELIVERY_COMPLETE); the agent answers for signals"},
+      {"flush", traits.delivery_complete ? Support::kNative : Support::kEmulated,
+       traits.delivery_complete ? fmt::format("writes complete when delivered ({}); the agent answers for signals",
+                                              source_of(traits, "FI_DELIVERY_COMPLETE"))
+                                : "the target's agent answers a message that was delivered after all writes; "
+                                  "a write's own completion says only that its source is free"},
       {"immediate data", traits.immediate_bytes != 0 ? Support::kNative : Support::kAbsent,
        fmt::format("{} B a write", traits.immediate_bytes)},
       {"GPU memory", Support::kAbsent,

@@ -76,7 +76,7 @@ Result<std::unique_ptr<Executor>> Executor::create(std::unique_ptr<Port> port,
   const std::uint64_t flows = std::uint64_t{options.ranks} * options.lanes;
   if (!options.order && order == SignalOrder::kSequence && flows > agent::kMostFlows)
     order = SignalOrder::kDelivery;
-  const bool possible = order == SignalOrder::kDelivery ||
+  const bool possible = (order == SignalOrder::kDelivery && traits.delivery_complete) ||
                         (order == SignalOrder::kMessage && traits.message_after_write) ||
                         (order == SignalOrder::kSequence && traits.immediate_bytes >= sizeof(std::uint32_t) &&
                          flows <= agent::kMostFlows);
@@ -161,6 +161,7 @@ std::uint32_t Executor::refused() const {
   const auto bit = [](CommandOperation operation) { return 1u << static_cast<std::uint32_t>(operation); };
   std::uint32_t refused = bit(CommandOperation::kFetchAdd) | bit(CommandOperation::kCompareSwap);
   if (!traits().read_after_write) refused |= bit(CommandOperation::kGet);
+  if (!traits().delivery_complete) refused |= bit(CommandOperation::kFlush);
   return refused | std::uint32_t{kSignals} << kCommandRefusedFlagsShift;
 }
 
@@ -258,7 +259,8 @@ Result<bool> Executor::is_complete(Target& target) {
     }
     if (!peers_[rank].connected) continue;
     const bool sent = flow.entries.empty() || flow.entries.front().index >= target.index;
-    if (sent && target.messages[i] > flow.messages) target.messages[i] = flow.messages;
+    if (sent && target.messages[i] > flow.messages + 1)
+      target.messages[i] = flow.messages + (needs_echo(flow) ? 1 : 0);
     if (sent && flow.answered >= target.messages[i]) continue;
     complete = false;
     if (sent) want_echo(flow);

@@ -127,6 +127,7 @@ class Executor {
     std::uint32_t writes_in_flight = 0;
     std::uint64_t writes = 0;    // numbers given
     std::uint64_t messages = 0;  // sent
+    std::uint64_t writes_before_message = 0;  // of the newest
     std::uint64_t answered = 0;  // messages known to be applied
     bool echo_wanted = false;    // one of no command, which is answered or not even sent yet
     std::uint64_t echoed = 0;    // messages that the newest of these asks for; not above `answered`: not sent
@@ -177,6 +178,10 @@ class Executor {
   Step post_message(Flow& flow, Entry& entry, agent::Kind kind, bool wants_answer);
   // Sends `message`, numbered, whose own completion completes `entry`, unless null.
   Step send_message(Flow& flow, Entry* entry, const agent::Message& message);
+  // Returns whether no answer so far can tell that the rank has all writes, and their completions do not.
+  [[nodiscard]] bool needs_echo(const Flow& flow) const {
+    return !traits().delivery_complete && flow.writes != flow.writes_before_message;
+  }
   void want_echo(Flow& flow);
   void send_echo(Flow& flow);
   // Waits until the rank has all writes and signals before `entry`.

@@ -84,7 +84,9 @@ Executor::Step Executor::post(Flow& flow, Entry& entry) {
     case CommandOperation::kCompareSwap: return post_message(flow, entry, Kind::kCompareSwap, true);
     case CommandOperation::kFlush:
       // The echo comes after all messages before it, so its answer says that they were applied.
-      return flow.answered == flow.messages ? Step::kDone : post_message(flow, entry, Kind::kEcho, true);
+      return flow.answered == flow.messages && !needs_echo(flow)
+                 ? Step::kDone
+                 : post_message(flow, entry, Kind::kEcho, true);
   }
   fail_flow(flow, {Status::kInvalidArgument,
                    fmt::format("a command for rank {} has operation {}: the ring was overwritten", flow.rank,
@@ -153,8 +155,9 @@ Executor::Step Executor::post_put(Flow& flow, Entry& entry) {
 }
 
 Executor::Step Executor::settle(Flow& flow, Entry& entry) {
-  if (!traits().read_after_write && flow.writes_in_flight != 0) return Step::kLater;
-  if (flow.answered == flow.messages) return Step::kDone;
+  const bool sees_writes = traits().read_after_write;
+  if (!sees_writes && flow.writes_in_flight != 0) return Step::kLater;
+  if (flow.answered == flow.messages && (sees_writes || !needs_echo(flow))) return Step::kDone;
   if (!entry.asked && post_message(flow, entry, Kind::kEcho, true) == Step::kDone) entry.asked = true;
   return Step::kLater;
 }
@@ -208,7 +211,9 @@ Executor::Step Executor::send_message(Flow& flow, Entry* entry, const agent::Mes
   const PortSource source{reinterpret_cast<std::byte*>(&operation->message), operation_region_.local};
   const Step step =
       finish(flow, entry, operation, port_->send(flow.rank, source, &operation->context), "message");
-  if (step == Step::kDone) ++flow.messages;
+  if (step != Step::kDone) return step;
+  ++flow.messages;
+  flow.writes_before_message = flow.writes;
   return step;
 }
 

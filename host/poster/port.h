@@ -18,9 +18,11 @@ namespace gdx {
 struct PortTraits {
   std::string provider;              // "tcp;ofi_rxm"
   std::string version;               // of the provider and of the API that was agreed
+  std::string order_source{};        // what promises orders; empty: the flags of libfabric
   bool message_after_write = false;  // a message is delivered after the writes before it
   bool messages_in_order = false;
   bool read_after_write = false;  // a read sees the writes before it
+  bool delivery_complete = true;  // writes complete when the target has them, else when their source is free
   bool atomics = false;
   bool gpu_memory = false;
   bool random_keys = false;  // else the provider chooses keys
@@ -75,7 +77,7 @@ inline constexpr std::uint32_t kPortMore = 1;       // another posting to the sa
 inline constexpr std::uint32_t kPortImmediate = 2;  // the target's queue gets `immediate`
 
 // A port belongs to one thread at a time, which posts and polls. Writes complete when the target has them
-// (delivery, not departure). Errors of all calls: the provider's words, and a Status by their meaning.
+// (delivery, not departure), unless its properties say otherwise. Errors of all calls: the provider's words, and a Status by their meaning.
 class Port {
  public:
   virtual ~Port() = default;

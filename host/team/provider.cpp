@@ -10,6 +10,7 @@
 #include "host/ipc/daemon.h"
 #include "host/poster/contract.h"
 #include "host/poster/libfabric_port.h"
+#include "host/poster/verbs_port.h"
 #include "host/team/connections.h"
 
 namespace gdx::team {
@@ -46,6 +47,23 @@ Result<void> check_reach(const PortTraits& traits, bool insecure, const PosterPa
   return {};
 }
 
+// Opens the port, if it reaches all ranks.
+Result<std::unique_ptr<Port>> open_port(const std::string& provider, const PosterParts& parts) {
+  if (auto verbs = verbs_options_of(provider)) {
+    verbs->ack_timeout = *parts.options->endpoint.ack_timeout;
+    verbs->retry_count = *parts.options->endpoint.retry_count;
+    return open_verbs_port(*verbs);
+  }
+  const bool insecure = GDX_TRY(insecure_from_environment());
+  LibfabricOptions port_options{.provider = provider, .address = {}, .insecure = insecure};
+  const PortTraits traits = GDX_TRY(libfabric_traits(port_options));
+  GDX_TRY(check_reach(traits, insecure, parts));
+  // TCP is known to work at that address.
+  if (traits.software && insecure && !bootstrap::is_local(parts.world->options().root))
+    port_options.address = parts.world->address();
+  return open_libfabric_port(port_options);
+}
+
 }  // namespace
 
 Result<ProviderChoice> provider_choice(const TeamOptions& options) {
@@ -54,7 +72,7 @@ Result<ProviderChoice> provider_choice(const TeamOptions& options) {
   ProviderChoice choice;
   if (asked.size() >= choice.asked.size()) {
     return fail(Status::kInvalidArgument,
-                fmt::format("{} '{}' is longer than {} bytes: use auto, or a name that fi_info prints",
+                fmt::format("{} '{}' is longer than {} bytes: use auto, ibverbs, or a name that fi_info prints",
                             kProviderVariable, asked, choice.asked.size() - 1));
   }
   std::ranges::copy(asked, choice.asked.begin());
@@ -91,20 +109,13 @@ Result<void> check_proxied_options(const std::string& provider, const TeamOption
 
 Result<std::unique_ptr<Poster>> start_poster(const std::string& provider, const PosterParts& parts) {
   const TeamOptions& options = *parts.options;
-  const bool insecure = GDX_TRY(insecure_from_environment());
-  LibfabricOptions port_options{.provider = provider, .address = {}, .insecure = insecure};
-  const PortTraits traits = GDX_TRY(libfabric_traits(port_options));
-  GDX_TRY(check_reach(traits, insecure, parts));
-  // TCP is known to work at that address.
-  if (traits.software && insecure && !bootstrap::is_local(parts.world->options().root))
-    port_options.address = parts.world->address();
   ExecutorOptions executor_options;
   executor_options.rank = parts.world->rank();
   executor_options.ranks = parts.world->size();
   executor_options.lanes = options.lanes;
   executor_options.emulation = GDX_TRY(emulation_from_environment());
   executor_options.peer_timeout_ns = deadline_of(options.endpoint);
-  auto port = GDX_TRY(open_libfabric_port(port_options));
+  auto port = GDX_TRY(open_port(provider, parts));
   auto executor = GDX_TRY(Executor::create(std::move(port), executor_options));
   PosterOptions poster_options;
   poster_options.timeout_ns = *options.endpoint.timeout_ns;

@@ -1,4 +1,5 @@
-// gdx_proxy, which `gdx proxy` runs: what the host's poster does over each provider of libfabric here.
+// gdx_proxy, which `gdx proxy` runs: what the host's poster does over each provider of libfabric here, and over
+// RDMA devices without it.
 #include <fmt/format.h>
 
 #include <memory>
@@ -9,6 +10,7 @@
 #include "base/output.h"
 #include "host/poster/contract.h"
 #include "host/poster/libfabric_port.h"
+#include "host/poster/verbs_port.h"
 #include "host/programs/proxy/explain.h"
 
 namespace gdx::proxy {
@@ -23,9 +25,15 @@ int report(const Error& error) {
   return error.status == Status::kNotFound ? kExitNotFound : kExitFailure;
 }
 
+Result<PortTraits> traits_of(const std::string& provider, bool insecure) {
+  const auto verbs = verbs_options_of(provider);
+  if (!verbs) return libfabric_traits({.provider = provider, .address = {}, .insecure = insecure});
+  const auto port = GDX_TRY(open_verbs_port(*verbs));
+  return port->traits();
+}
+
 Result<Explained> explain_one(const std::string& provider, bool insecure) {
-  const PortTraits traits =
-      GDX_TRY(libfabric_traits({.provider = provider, .address = {}, .insecure = insecure}));
+  const PortTraits traits = GDX_TRY(traits_of(provider, insecure));
   return Explained{provider, traits, contract_of(traits, signal_order_of(traits)), {}};
 }
 
@@ -37,7 +45,13 @@ Result<std::vector<Explained>> explain(const std::string& named) {
     all.push_back(GDX_TRY(explain_one(named, insecure)));
     return all;
   }
-  for (const std::string& provider : GDX_TRY(libfabric_providers())) {
+  auto providers = libfabric_providers();
+  if (!providers) {
+    all.push_back({"libfabric", {}, {}, providers.error().message});
+    providers.emplace();
+  }
+  providers->emplace_back(kVerbsPort);
+  for (const std::string& provider : *providers) {
     auto one = explain_one(provider, insecure);
     all.push_back(one ? std::move(*one) : Explained{provider, {}, {}, one.error().message});
   }
@@ -48,9 +62,10 @@ int run(std::vector<std::string> arguments) {
   std::string provider;
   bool as_json = false;
   command_line::App app(
-      "What the host's poster does itself, emulates or lacks over libfabric's providers here", "gdx proxy");
+      "What the host's poster does itself, emulates or lacks over libfabric's providers here, and over ibverbs",
+      "gdx proxy");
   const auto explains = app.add_flag("--explain", "The contract of each provider, or of one");
-  app.add_option("--provider", provider, "One provider, as fi_info -l names it")
+  app.add_option("--provider", provider, "One provider, as fi_info -l names it; ibverbs, ibverbs:DEVICE")
       .check(command_line::not_empty("the name of a provider"));
   app.add_flag("--json", as_json, "As JSON");
   app.show_examples({"gdx proxy --explain", "gdx proxy --explain --provider tcp --json"});
