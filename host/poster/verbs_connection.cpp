@@ -204,7 +204,9 @@ Result<void> Connection::poll(std::vector<PortEvent>& events) {
 }
 
 void Connection::take(const ibv_wc& completion, std::vector<PortEvent>& events) {
-  if (completion.status != IBV_WC_SUCCESS) fail_with(error_of(completion));
+  // The event of a connection that was refused tells more than the receives that it takes along.
+  const bool is_refused = !open_ && completion.status == IBV_WC_WR_FLUSH_ERR;
+  if (completion.status != IBV_WC_SUCCESS && !is_refused) fail_with(error_of(completion));
   const std::uint64_t kind = completion.wr_id & kKindMask;
   if (kind == kOfReceive) return take_received(completion, events);
   --in_flight_;
