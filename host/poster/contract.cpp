@@ -85,10 +85,11 @@ std::vector<ContractRow> contract_of(const PortTraits& traits, SignalOrder order
              "that add"
            : "by the target's agent; the provider has none"},
       {"flush", traits.delivery_complete ? Support::kNative : Support::kEmulated,
-       traits.delivery_complete ? fmt::format("writes complete when delivered ({}); the agent answers for signals",
-                                              source_of(traits, "FI_DELIVERY_COMPLETE"))
-                                : "the target's agent answers a message that was delivered after all writes; "
-                                  "a write's own completion says only that its source is free"},
+       traits.delivery_complete
+           ? fmt::format("writes complete when delivered ({}); the agent answers for signals",
+                         source_of(traits, "FI_DELIVERY_COMPLETE"))
+           : "the target's agent answers a message that was delivered after all writes; "
+             "a write's own completion says only that its source is free"},
       {"immediate data", traits.immediate_bytes != 0 ? Support::kNative : Support::kAbsent,
        fmt::format("{} B a write", traits.immediate_bytes)},
       {"GPU memory", Support::kAbsent,

@@ -125,12 +125,12 @@ class Executor {
     std::size_t posted = 0;     // entries at the front of which all parts are posted
     std::uint64_t completed = 0;
     std::uint32_t writes_in_flight = 0;
-    std::uint64_t writes = 0;    // numbers given
-    std::uint64_t messages = 0;  // sent
+    std::uint64_t writes = 0;                 // numbers given
+    std::uint64_t messages = 0;               // sent
     std::uint64_t writes_before_message = 0;  // of the newest
-    std::uint64_t answered = 0;  // messages known to be applied
-    bool echo_wanted = false;    // one of no command, which is answered or not even sent yet
-    std::uint64_t echoed = 0;    // messages that the newest of these asks for; not above `answered`: not sent
+    std::uint64_t answered = 0;               // messages known to be applied
+    bool echo_wanted = false;                 // one of no command, which is answered or not even sent yet
+    std::uint64_t echoed = 0;  // messages that the newest of these asks for; not above `answered`: not sent
     std::uint64_t progress_ns = 0;  // of ran_ns_, at the newest sign of the rank
     Error failure{Status::kOk, {}};
   };

@@ -77,7 +77,8 @@ inline constexpr std::uint32_t kPortMore = 1;       // another posting to the sa
 inline constexpr std::uint32_t kPortImmediate = 2;  // the target's queue gets `immediate`
 
 // A port belongs to one thread at a time, which posts and polls. Writes complete when the target has them
-// (delivery, not departure), unless its properties say otherwise. Errors of all calls: the provider's words, and a Status by their meaning.
+// (delivery, not departure), unless its properties say otherwise. Errors of all calls: the provider's words,
+// and a Status by their meaning.
 class Port {
  public:
   virtual ~Port() = default;

@@ -68,8 +68,7 @@ Result<std::unique_ptr<Connection>> Connection::open(Id id, ibv_pd* domain, cons
 Result<void> Connection::make(ibv_pd* domain, std::uint8_t ack_timeout) {
   const std::uint32_t receives = bounds_.messages + kCreditFrames;
   const std::uint32_t sends = bounds_.operations + kCreditFrames;
-  completions_.reset(
-      ibv_create_cq(id_->verbs, static_cast<int>(receives + sends), nullptr, nullptr, 0));
+  completions_.reset(ibv_create_cq(id_->verbs, static_cast<int>(receives + sends), nullptr, nullptr, 0));
   if (!completions_) return tl::unexpected(error_of("ibv_create_cq", errno));
   buffers_.resize(std::size_t{2} * receives);
   region_.reset(

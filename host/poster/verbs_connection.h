@@ -37,8 +37,8 @@ class Connection {
   [[nodiscard]] Result<void> accept(rdma_conn_param& parameters);
   // Takes the number of messages that the rank's receives hold.
   void set_credits(std::uint32_t messages) { credits_ = messages; }
-  // Says that messages may be sent. The side that connected says so once it is established, and sends a frame,
-  // because iWARP's other side must not send before it has received; the first frame opens that side.
+  // Says that messages may be sent. The side that connected says so once it is established, and sends a
+  // frame, because iWARP's other side must not send before it has received; the first frame opens that side.
   void open_as_caller();
   [[nodiscard]] bool is_open() const { return open_; }
 
@@ -71,7 +71,7 @@ class Connection {
 
   Bounds bounds_;
   Id id_;
-  Completions completions_;  // of this queue pair alone
+  Completions completions_;      // of this queue pair alone
   std::vector<Buffer> buffers_;  // of receives, then of SENDs
   Region region_;
   std::vector<std::uint32_t> free_;  // buffers of SENDs

@@ -41,7 +41,8 @@ static_assert(offsetof(sockaddr_in, sin_port) == offsetof(sockaddr_in6, sin6_por
 std::string text_of(const Socket& socket) {
   std::array<char, INET6_ADDRSTRLEN> text{};
   const auto family = reinterpret_cast<const sockaddr*>(socket.data())->sa_family;
-  const std::size_t at = family == AF_INET ? offsetof(sockaddr_in, sin_addr) : offsetof(sockaddr_in6, sin6_addr);
+  const std::size_t at =
+      family == AF_INET ? offsetof(sockaddr_in, sin_addr) : offsetof(sockaddr_in6, sin6_addr);
   inet_ntop(family, socket.data() + at, text.data(), text.size());
   return text.data();
 }
@@ -97,11 +98,12 @@ Result<Id> bind_to_device(rdma_event_channel* channel, const VerbsOptions& optio
                         active ? "" : " (its port is down)");
     if (active && (options.device.empty() || options.device == name)) return id;
   }
-  return fail(Status::kNotFound,
-              fmt::format("no RDMA device{}{} with an IP address whose port is up{}: ibv_devices and rdma link "
-                          "list what is here",
-                          options.device.empty() ? "" : " ", options.device,
-                          seen.empty() ? "" : fmt::format(" (here: {})", seen)));
+  return fail(
+      Status::kNotFound,
+      fmt::format("no RDMA device{}{} with an IP address whose port is up{}: ibv_devices and rdma link "
+                  "list what is here",
+                  options.device.empty() ? "" : " ", options.device,
+                  seen.empty() ? "" : fmt::format(" (here: {})", seen)));
 }
 
 const char* transport_name(const Device& device) {

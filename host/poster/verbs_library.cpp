@@ -25,15 +25,14 @@ Result<Library> load() {
                      find("rdma_event_str", found.event_str) && find("rdma_create_id", found.create_id) &&
                      find("rdma_destroy_id", found.destroy_id) && find("rdma_bind_addr", found.bind_addr) &&
                      find("rdma_listen", found.listen) && find("rdma_resolve_addr", found.resolve_addr) &&
-                     find("rdma_resolve_route", found.resolve_route) &&
-                     find("rdma_connect", found.connect) && find("rdma_accept", found.accept) &&
-                     find("rdma_reject", found.reject) && find("rdma_disconnect", found.disconnect) &&
-                     find("rdma_create_qp", found.create_qp) && find("rdma_destroy_qp", found.destroy_qp) &&
-                     find("rdma_set_option", found.set_option);
+                     find("rdma_resolve_route", found.resolve_route) && find("rdma_connect", found.connect) &&
+                     find("rdma_accept", found.accept) && find("rdma_reject", found.reject) &&
+                     find("rdma_disconnect", found.disconnect) && find("rdma_create_qp", found.create_qp) &&
+                     find("rdma_destroy_qp", found.destroy_qp) && find("rdma_set_option", found.set_option);
   if (whole) return found;
   const char* const why = dlerror();
-  return fail(Status::kUnsupported,
-              fmt::format("no librdmacm here ({}): apt-get install librdmacm1", why == nullptr ? kName : why));
+  return fail(Status::kUnsupported, fmt::format("no librdmacm here ({}): apt-get install librdmacm1",
+                                                why == nullptr ? kName : why));
 }
 
 const Result<Library>& loaded() {

@@ -137,7 +137,8 @@ Result<void> VerbsPort::open() {
 
 bool VerbsPort::is_pending(const Peer& peer) const {
   if (!peer.known || is_self(peer) || peer.failure.status != Status::kOk) return false;
-  return !peer.connection || (!peer.connection->is_open() && peer.connection->failure().status == Status::kOk);
+  return !peer.connection ||
+         (!peer.connection->is_open() && peer.connection->failure().status == Status::kOk);
 }
 
 Result<void> VerbsPort::connect(std::uint32_t rank, std::span<const std::byte> bytes) {
@@ -159,9 +160,8 @@ Result<void> VerbsPort::connect(std::uint32_t rank, std::span<const std::byte> b
   peer.number = address.number;
   if (is_self(peer)) return {};
   if (own_.number < address.number) return dial(peer, address);
-  const auto early = std::ranges::find_if(early_, [&](const Early& one) {
-    return read_as<Request>(one.event.data).from == peer.number;
-  });
+  const auto early = std::ranges::find_if(
+      early_, [&](const Early& one) { return read_as<Request>(one.event.data).from == peer.number; });
   if (early == early_.end()) return {};
   Early taken = std::move(*early);
   early_.erase(early);
@@ -184,8 +184,8 @@ Result<void> VerbsPort::dial(Peer& peer, const Address& address) {
 
 // Sends the request of a connection whose route is known.
 Result<void> VerbsPort::call(Peer& peer) {
-  peer.connection = GDX_TRY(Connection::open(std::move(peer.dialled), device_.domain.get(), device_.bounds,
-                                             options_.ack_timeout));
+  peer.connection = GDX_TRY(
+      Connection::open(std::move(peer.dialled), device_.domain.get(), device_.bounds, options_.ack_timeout));
   const Request request{
       .version = kVersion, .messages = device_.bounds.messages, .to = peer.number, .from = own_.number};
   rdma_conn_param parameters{};
@@ -209,8 +209,8 @@ void VerbsPort::take_request(const CmEvent& event) {
   const auto request = read_as<Request>(event.data);
   if (request.version != kVersion || request.to != own_.number)
     return refuse(std::move(id), "it came without this rank's number, so from no rank of its team");
-  const auto peer = std::ranges::find_if(
-      peers_, [&](const Peer& one) { return one.known && one.number == request.from; });
+  const auto peer =
+      std::ranges::find_if(peers_, [&](const Peer& one) { return one.known && one.number == request.from; });
   if (peer == peers_.end()) {
     if (early_.size() >= kMostEarly) return refuse(std::move(id), "too many came of unknown ranks");
     early_.push_back({std::move(id), event});
@@ -233,8 +233,7 @@ void VerbsPort::accept(Peer& peer, Id id, const CmEvent& event) {
   if (!made) return fail_peer(peer, std::move(made).error());
   peer.connection = std::move(*made);
   peer.connection->set_credits(read_as<Request>(event.data).messages);
-  if (const auto accepted = peer.connection->accept(parameters); !accepted)
-    fail_peer(peer, accepted.error());
+  if (const auto accepted = peer.connection->accept(parameters); !accepted) fail_peer(peer, accepted.error());
 }
 
 VerbsPort::Peer* VerbsPort::peer_of(const rdma_cm_id* id) {
@@ -293,11 +292,11 @@ Result<void> VerbsPort::take(const CmEvent& event) {
     case RDMA_CM_EVENT_UNREACHABLE:
     case RDMA_CM_EVENT_REJECTED:
     case RDMA_CM_EVENT_DISCONNECTED:
-      fail_peer(*peer, {Status::kPeerUnreachable,
-                        event.type == RDMA_CM_EVENT_DISCONNECTED
-                            ? "the rank has ended the connection (provider ibverbs)"
-                            : fmt::format("no connection to it: {}, {} (provider ibverbs)",
-                                          library().event_str(event.type), event.status)});
+      fail_peer(*peer,
+                {Status::kPeerUnreachable, event.type == RDMA_CM_EVENT_DISCONNECTED
+                                               ? "the rank has ended the connection (provider ibverbs)"
+                                               : fmt::format("no connection to it: {}, {} (provider ibverbs)",
+                                                             library().event_str(event.type), event.status)});
       break;
     default: break;
   }

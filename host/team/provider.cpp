@@ -71,9 +71,10 @@ Result<ProviderChoice> provider_choice(const TeamOptions& options) {
   const std::string asked = options.provider ? *options.provider : variable == nullptr ? "" : variable;
   ProviderChoice choice;
   if (asked.size() >= choice.asked.size()) {
-    return fail(Status::kInvalidArgument,
-                fmt::format("{} '{}' is longer than {} bytes: use auto, ibverbs, or a name that fi_info prints",
-                            kProviderVariable, asked, choice.asked.size() - 1));
+    return fail(
+        Status::kInvalidArgument,
+        fmt::format("{} '{}' is longer than {} bytes: use auto, ibverbs, or a name that fi_info prints",
+                    kProviderVariable, asked, choice.asked.size() - 1));
   }
   std::ranges::copy(asked, choice.asked.begin());
   choice.takes = choice.tries_hca() ? 0 : 1;

@@ -1,5 +1,5 @@
-// gdx_proxy, which `gdx proxy` runs: what the host's poster does over each provider of libfabric here, and over
-// RDMA devices without it.
+// gdx_proxy, which `gdx proxy` runs: what the host's poster does over each provider of libfabric here, and
+// over RDMA devices without it.
 #include <fmt/format.h>
 
 #include <memory>
@@ -62,7 +62,8 @@ int run(std::vector<std::string> arguments) {
   std::string provider;
   bool as_json = false;
   command_line::App app(
-      "What the host's poster does itself, emulates or lacks over libfabric's providers here, and over ibverbs",
+      "What the host's poster does itself, emulates or lacks over libfabric's providers here, and over "
+      "ibverbs",
       "gdx proxy");
   const auto explains = app.add_flag("--explain", "The contract of each provider, or of one");
   app.add_option("--provider", provider, "One provider, as fi_info -l names it; ibverbs, ibverbs:DEVICE")

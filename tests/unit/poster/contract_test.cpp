@@ -57,6 +57,17 @@ TEST(Contract, each_property_shows_in_its_row) {
   EXPECT_EQ(row(port, "check of writers").support, Support::kNative);
 }
 
+// iWARP.
+TEST(Contract, port_whose_writes_complete_at_departure_asks_the_agent_for_a_flush) {
+  PortTraits port = traits();
+  EXPECT_EQ(row(port, "flush").support, Support::kNative);
+  port.delivery_complete = false;
+  port.message_after_write = true;
+  port.order_source = "RFC 5040, 5.5";
+  EXPECT_EQ(row(port, "flush").support, Support::kEmulated);
+  EXPECT_NE(row(port, "signal after put").how.find("(RFC 5040, 5.5)"), std::string::npos);
+}
+
 TEST(Contract, variables_take_their_words_alone) {
   setenv("GDX_EMULATION", "refuse", 1);
   EXPECT_EQ(emulation_from_environment().value(), Emulation::kRefuse);

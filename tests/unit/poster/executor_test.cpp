@@ -72,6 +72,7 @@ class TestPort final : public Port {
   }
 
   void set_most_bytes(std::uint64_t bytes) { traits_.most_bytes = bytes; }
+  void complete_at_departure() { traits_.delivery_complete = false; }
   void complete(const Posted& posted) {
     PortEvent& event = arrived.emplace_back();
     event.context = posted.context;
@@ -231,6 +232,53 @@ TEST_F(ExecutorTest, rank_that_stands_still_leaves_operations_to_others_and_to_a
   turn();
   turn();
   EXPECT_EQ(port_->sends.back().message.kind, agent::Kind::kAnswer);
+}
+
+// A write of iWARP completes when its source is free. What waits for its arrival asks the rank's agent once,
+// and nothing more while no write follows.
+TEST_F(ExecutorTest, flush_asks_the_agent_where_writes_complete_before_they_arrive) {
+  make(2);
+  port_->complete_at_departure();
+  const auto flush = [&] {
+    Command command{};
+    command.operation = CommandOperation::kFlush;
+    command.rank = 1;
+    executor_->take(0, index_++, command);
+    turn();
+  };
+  const auto answer = [&] {
+    agent::Message message{};
+    message.kind = agent::Kind::kAnswer;
+    message.token = token_;
+    message.flow = 1;
+    message.sequence = port_->sends.back().message.sequence;
+    message.request = port_->sends.back().message.request;
+    port_->deliver(message);
+    turn();
+  };
+  turn();
+  give(1, 64);
+  turn();
+  port_->complete(port_->writes.back());
+  turn();
+  flush();
+  ASSERT_EQ(port_->sends.size(), 1u);
+  EXPECT_EQ(port_->sends[0].message.kind, agent::Kind::kEcho);
+  EXPECT_EQ(done_[1], index_ - 1) << "the put alone is complete";
+  answer();
+  EXPECT_EQ(done_[1], index_);
+  flush();
+  EXPECT_EQ(port_->sends.size(), 1u) << "nothing was written since";
+  give(1, 64);
+  turn();
+  port_->complete(port_->writes.back());
+  turn();
+  Executor::Target target{0, index_, {1}, {}};
+  EXPECT_FALSE(executor_->is_complete(target).value()) << "the host waits as kernels do";
+  turn();
+  ASSERT_EQ(port_->sends.size(), 2u);
+  answer();
+  EXPECT_TRUE(executor_->is_complete(target).value());
 }
 
 // A provider may hold back a posting with that flag until the next one comes.

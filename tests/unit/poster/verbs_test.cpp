@@ -1,5 +1,5 @@
-// Ports by verbs of this process over the software HCA: what they move, which connections they refuse, that no
-// message finds no receive, and that the end of a rank is told.
+// Ports by verbs of this process over the software HCA: what they move, which connections they refuse, that
+// no message finds no receive, and that the end of a rank is told.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -95,7 +95,8 @@ class VerbsPortTest : public ::testing::Test {
   }
   Error send(std::uint32_t from, std::uint32_t to, std::uint64_t value) {
     std::memcpy(ends_[from]->memory.data(), &value, sizeof value);
-    return post([&](PortContext* context) { return ends_[from]->port->send(to, ends_[from]->at(0), context); });
+    return post(
+        [&](PortContext* context) { return ends_[from]->port->send(to, ends_[from]->at(0), context); });
   }
 
   std::array<std::unique_ptr<End>, 2> ends_;
@@ -203,8 +204,8 @@ TEST_F(VerbsPortTest, rank_that_ends_is_told_to_either_side) {
 TEST_F(VerbsPortTest, write_with_a_key_that_the_rank_has_not_is_refused_by_it) {
   connect();
   const Error posted = post([&](PortContext* context) {
-    return ends_[0]->port->write(1, ends_[0]->at(0), {ends_[1]->region.base, ends_[1]->region.key + 0x100}, 8, 0, 0,
-                                context);
+    return ends_[0]->port->write(1, ends_[0]->at(0), {ends_[1]->region.base, ends_[1]->region.key + 0x100}, 8,
+                                 0, 0, context);
   });
   EXPECT_EQ(posted.message, "");
   until([&] { return ends_[0]->failure.status != Status::kOk; });
