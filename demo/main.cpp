@@ -478,7 +478,7 @@ int run_command_line(int argc, char** argv) {
          "on: loads and stores to the peer's memory, or fail; auto: where they work, by $GDX_DIRECT (off)")
       .check(command_line::one_of({"auto", "on", "off"}));
   app.add_option("--provider", options.provider,
-                 "A thread of the host posts by this provider of libfabric, such as tcp, in place of an HCA");
+                 "A thread of the host posts by this provider, such as tcp or ibverbs, in place of an HCA");
   app.add_flag("--adaptive-routing", options.adaptive_routing,
                "Data may land in any order, and signals wait for it");
   app.add_flag("--break-memory", options.break_memory, "Damage one byte at the target: the demo must fail");

@@ -47,8 +47,9 @@ struct TeamOptions {
   bool connect_all = false;
 
   // Way to ranks that are not mapped, equal at all ranks: empty, an HCA; a provider of libfabric as fi_info
-  // prints it, such as tcp, by which a thread of the host posts, and no HCA is opened; auto, an HCA where
-  // every rank has one, else tcp. None: $GDX_PROVIDER's, or an HCA without it.
+  // prints it, such as tcp, by which a thread of the host posts, and no HCA is opened; ibverbs or
+  // ibverbs:DEVICE, the same by an RDMA device without libfabric; auto, an HCA where every rank has one, else
+  // tcp. None: $GDX_PROVIDER's, or an HCA without it.
   std::optional<std::string> provider = std::nullopt;
 
   // Options below are those of what Team::create makes itself. Unused where the program gives its own.

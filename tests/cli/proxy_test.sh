@@ -22,7 +22,7 @@ case $case_name in
     # Each provider here has its part.
     run 100 "$gdx" proxy --explain
     expect_status 0
-    expect '^tcp;ofi_rxm ' && expect '^shm '
+    expect '^tcp;ofi_rxm ' && expect '^shm ' && expect '^ibverbs'
     ;;
   json)
     run 100 "$gdx" proxy --explain --provider tcp --json

@@ -58,7 +58,7 @@ void add_rank_options(command_line::Command demo, DemoOptions& options) {
       "(off)")
       .check(command_line::one_of({"auto", "on", "off"}));
   pass_on(demo, options, "--provider",
-          "A thread of the host posts by this provider of libfabric, such as tcp: no HCA and no modes")
+          "A thread of the host posts by this provider, such as tcp or ibverbs: no HCA and no modes")
       .check(command_line::not_empty("the name of a provider"));
   pass_on_flag(demo, options, "--adaptive-routing", "Data may land in any order, and signals wait for it");
   pass_on_flag(demo, options, "--break-memory", "Damage one byte at the target: the demo must fail");
