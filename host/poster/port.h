@@ -18,7 +18,7 @@ namespace gdx {
 struct PortTraits {
   std::string provider;              // "tcp;ofi_rxm"
   std::string version;               // of the provider and of the API that was agreed
-  std::string order_source{};        // what promises orders; empty: the flags of libfabric
+  std::string order_source{};        // source of the orders; empty: flags of libfabric
   bool message_after_write = false;  // a message is delivered after the writes before it
   bool messages_in_order = false;
   bool read_after_write = false;  // a read sees the writes before it

@@ -360,7 +360,7 @@ Result<Posting> VerbsPort::send(std::uint32_t rank, PortSource message, PortCont
   return peer.connection->send(message.address, context);
 }
 
-// What the queue pairs have completed comes before the news of their connections' ends.
+// Tells what queue pairs have completed before the news of their connections' ends.
 Result<void> VerbsPort::poll(std::vector<PortEvent>& events) {
   events.insert(events.end(), own_events_.begin(), own_events_.end());
   own_events_.clear();

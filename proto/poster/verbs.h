@@ -1,4 +1,4 @@
-// What ports by verbs of two ranks tell each other: in their cards, when they connect, and in front of each
+// Data that ports by verbs of two ranks tell each other: in cards, when they connect, and in front of each
 // message. Little-endian, but for IP addresses, ports and GIDs of the system's own structs.
 #pragma once
 

@@ -135,7 +135,7 @@ TEST_F(VerbsPortTest, write_is_there_when_the_message_behind_it_is_and_a_read_se
   }
 }
 
-// Where nobody reads, messages end at the rank's receives, and none is lost or refused.
+// Messages end at the rank's receives where nobody reads them, and none is lost or refused.
 TEST_F(VerbsPortTest, messages_wait_for_receives_that_are_free) {
   constexpr std::uint64_t kMessages = 2000;
   connect();
