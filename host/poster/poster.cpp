@@ -144,7 +144,8 @@ void Poster::stop() {
   end(Status::kAborted);
 }
 
-// Drives the poster meanwhile, because it may have no thread.
+// Leaves the work to the poster's thread, which it would hold up by each of its own looks; without a thread
+// it does the work itself.
 Result<void> Poster::flush(std::span<const std::uint32_t> ranks, std::uint64_t deadline_ns) {
   std::vector<Executor::Target> targets;
   for (std::uint32_t lane = 0; lane < rings_.size(); ++lane) {
@@ -163,7 +164,7 @@ Result<void> Poster::flush(std::span<const std::uint32_t> ranks, std::uint64_t d
       const std::lock_guard lock(mutex_);
       now_ns = options_.clock();
       if (ended_ != Status::kOk) return fail(ended_, fmt::format("the poster has ended: {}", ended_because_));
-      step(now_ns);
+      if (!thread_.joinable()) step(now_ns);
       for (Executor::Target& target : targets) {
         if (rings_[target.lane].consumed < target.index || !GDX_TRY(executor_->is_complete(target)))
           complete = false;
@@ -172,7 +173,11 @@ Result<void> Poster::flush(std::span<const std::uint32_t> ranks, std::uint64_t d
     if (complete) return {};
     if (now_ns >= deadline_ns)
       return fail(Status::kTimeout, "the poster has not completed what kernels gave it");
-    std::this_thread::yield();
+    if (thread_.joinable()) {
+      std::this_thread::sleep_for(kPause);
+    } else {
+      std::this_thread::yield();
+    }
   }
   return {};
 }

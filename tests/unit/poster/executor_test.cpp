@@ -5,7 +5,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstring>
 #include <fstream>
 #include <functional>
@@ -376,6 +378,32 @@ TEST_F(ExecutorTest, call_of_the_host_comes_before_the_next_look_of_the_posters_
   });
   host.join();
   EXPECT_LE(looks, 1);
+}
+
+TEST_F(ExecutorTest, flush_of_the_host_looks_itself_only_where_there_is_no_thread) {
+  for (const bool has_thread : {true, false}) {
+    make(2);
+    std::atomic<int> own_looks{0};
+    port_->on_poll = [&, host = std::this_thread::get_id()] {
+      if (std::this_thread::get_id() == host) ++own_looks;
+      for (const TestPort::Posted& read : std::exchange(port_->reads, {})) port_->complete(read);
+    };
+    PosterOptions options;
+    options.thread = has_thread;
+    const auto poster = Poster::start(std::move(executor_), options).value();
+    const CommandRingHandle& ring = poster->ring(0);
+    Command get{};
+    get.operation = CommandOperation::kGet;
+    get.rank = 1;
+    get.bytes = 64;
+    get.sequence = 1;
+    ring.state->reserved = 1;
+    std::memcpy(ring.commands, &get, offsetof(Command, sequence));
+    std::atomic_ref(ring.commands->sequence).store(get.sequence, std::memory_order_release);
+    const std::array<std::uint32_t, 1> ranks{1};
+    EXPECT_TRUE(poster->flush(ranks, options.clock() + 100'000'000'000));
+    EXPECT_EQ(own_looks == 0, has_thread);
+  }
 }
 
 TEST_F(ExecutorTest, what_was_complete_before_a_failure_of_the_same_poll_is_told) {
