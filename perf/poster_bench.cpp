@@ -1,15 +1,22 @@
 // The poster beside the same writes of one thread, in turns: gdx_poster_bench PROVIDER [ROUNDS]. Two
-// processes, in each of which one thread does everything: the poster is a step of the kernel's waits. Prints
-// the ratio of each round's times, its median last.
+// processes, in each of which one thread does everything: the poster is a step of the kernel's waits. Each
+// has a processor of its own where there are two. Prints the median of each side, and of the rounds' ratios.
 //
-//   latency     a put of 64 B and a signal each way, beside two writes by fi_writemsg each way
+//   latency     a put of 64 B and a signal each way, beside two writes by fi_writemsg each way, which either
+//               complete at delivery, or as soon as their source is free
 //   bandwidth   puts of 1 MiB and a flush, beside as many writes by fi_writemsg
+//   messages    puts of 64 B with a signal each and a flush, beside two writes each: time, and the sender's
+//               processor time
+//   batch       puts of 64 B that tell that more follow, and a flush, beside as many writes
 #include <fmt/format.h>
+#include <sched.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <exception>
 #include <string>
 #include <thread>
@@ -34,9 +41,21 @@ constexpr std::uint64_t kTarget = 4 * kMiB;
 constexpr std::uint64_t kPayloadBytes = 64;
 constexpr std::uint64_t kTurns = 100;     // round trips of a sample
 constexpr std::uint64_t kPutsOfMiB = 32;  // of a sample
+constexpr std::uint64_t kMessages = 500;  // of a sample
 constexpr std::uint64_t kTimeoutNs = 60'000'000'000;
 constexpr std::uint32_t kInFlight = 64;
 constexpr std::uint32_t kFruitlessPolls = 100;
+
+struct Cost {
+  std::uint64_t ns;
+  std::uint64_t cpu_ns;  // of this process
+};
+
+std::uint64_t cpu_ns() {
+  timespec now{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(now.tv_nsec);
+}
 
 class Rank {
  public:
@@ -63,7 +82,7 @@ class Rank {
     raw_target_ = other.exchange(PortTarget{region_.base, region_.key});
   }
 
-  std::uint64_t poster_round_trips() {
+  Cost poster_round_trips() {
     return timed([&] {
       in_kernel([&](const CommandRingHandle& ring) {
         for (std::uint64_t turn = 0; turn < kTurns; ++turn) {
@@ -82,13 +101,13 @@ class Rank {
     });
   }
 
-  std::uint64_t raw_round_trips() {
+  Cost raw_round_trips(std::uint32_t flags) {
     return timed([&] {
       for (std::uint64_t turn = 0; turn < kTurns; ++turn) {
         if (rank_ == 1) await_raw(++expected_);
         word(0) = ++sent_;
-        write_raw(kPayloadBytes * 2, kTarget, kPayloadBytes);
-        write_raw(0, kTarget + kMiB, sizeof(std::uint64_t));
+        write_raw(kPayloadBytes * 2, kTarget, kPayloadBytes, flags);
+        write_raw(0, kTarget + kMiB, sizeof(std::uint64_t), flags);
         // The word is the source of the write, so it must have left before it changes.
         if (rank_ == 0) await_raw(++expected_);
         drain_raw();
@@ -96,35 +115,43 @@ class Rank {
     });
   }
 
-  std::uint64_t poster_puts() {
+  // Gives `count` commands and a flush.
+  Cost poster_puts(std::uint64_t count, std::uint64_t bytes, std::uint8_t flags) {
     return timed([&] {
       if (rank_ == 1) return;
       in_kernel([&](const CommandRingHandle& ring) {
-        for (std::uint64_t i = 0; i < kPutsOfMiB; ++i) {
+        for (std::uint64_t i = 0; i < count; ++i) {
           std::uint64_t index = 0;
-          if (const Status status = device::impl::post_command(ring, put(kMiB, i % 2 * kMiB), index);
-              status != Status::kOk)
+          Command command = put(bytes, i % 2 * kMiB);
+          command.flags = i + 1 < count ? flags : flags & ~kCommandMore;
+          command.signal_offset = kTarget + kMiB + kPayloadBytes;
+          command.value = 1;
+          if (const Status status = device::impl::post_command(ring, command, index); status != Status::kOk)
             return status;
         }
         return device::impl::flush_commands(ring, peer_);
       });
     });
   }
-  std::uint64_t raw_puts() {
+  // Makes as many writes, each with one of a word behind it if `words`.
+  Cost raw_puts(std::uint64_t count, std::uint64_t bytes, bool words) {
     return timed([&] {
       if (rank_ == 1) return;
-      for (std::uint64_t i = 0; i < kPutsOfMiB; ++i) write_raw(i % 2 * kMiB, kTarget + i % 2 * kMiB, kMiB);
+      for (std::uint64_t i = 0; i < count; ++i) {
+        write_raw(i % 2 * kMiB, kTarget + i % 2 * kMiB, bytes, 0);
+        if (words) write_raw(0, kTarget + kMiB + kPayloadBytes, sizeof(std::uint64_t), 0);
+      }
       drain_raw();
     });
   }
 
  private:
   template <typename Body>
-  std::uint64_t timed(Body body) {
+  Cost timed(Body body) {
     other_.meet();
-    const std::uint64_t began = monotonic_ns();
+    const Cost began{monotonic_ns(), cpu_ns()};
     body();
-    const std::uint64_t took = monotonic_ns() - began;
+    const Cost took{monotonic_ns() - began.ns, cpu_ns() - began.cpu_ns};
     other_.send('.');
     while (!other_.has_message()) {  // because the other rank's last operations need this one's agent
       poster_->progress();
@@ -181,12 +208,12 @@ class Rank {
   void drain_raw() {
     while (in_flight_ != 0) poll_raw();
   }
-  void write_raw(std::uint64_t from, std::uint64_t to, std::uint64_t bytes) {
+  void write_raw(std::uint64_t from, std::uint64_t to, std::uint64_t bytes, std::uint32_t flags) {
     PortContext& context = contexts_[next_context_++ % kInFlight];
     while (in_flight_ == kInFlight / 2) poll_raw();
     const PortTarget target{raw_target_.address + to, raw_target_.key};
-    while (or_exit(raw_->write(peer_, {heap_.data() + from, region_.local}, target, bytes, 0, 0, &context)) ==
-           Posting::kAgain)
+    const PortSource source{heap_.data() + from, region_.local};
+    while (or_exit(raw_->write(peer_, source, target, bytes, flags, 0, &context)) == Posting::kAgain)
       poll_raw();
     ++in_flight_;
   }
@@ -208,44 +235,78 @@ class Rank {
   std::unique_ptr<Port> raw_;
 };
 
-struct Samples {
-  std::vector<double> poster;
-  std::vector<double> raw;
+void keep_to_processor(std::uint32_t rank) {
+  cpu_set_t allowed;
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0 || CPU_COUNT(&allowed) < 2) return;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (CPU_ISSET(cpu, &allowed) == 0 || rank-- != 0) continue;
+    CPU_ZERO(&allowed);
+    CPU_SET(cpu, &allowed);
+    (void)sched_setaffinity(0, sizeof allowed, &allowed);
+    return;
+  }
+}
+
+// Times of both sides, round by round, in one unit.
+struct Figure {
+  const char* what;
+  const char* unit;
+  double scale;  // a time in ns by it, or it by the time if `rate`, is in `unit`
+  bool rate;
+  std::vector<double> poster{};
+  std::vector<double> raw{};
 };
 
-void show(const char* what, Samples samples, double scale, const char* unit, bool rate) {
+double median(std::vector<double> values) {
+  std::ranges::sort(values);
+  return values[values.size() / 2];
+}
+
+void show(const Figure& figure) {
   std::vector<double> ratios;
-  for (std::size_t i = 0; i < samples.raw.size(); ++i)
-    ratios.push_back(rate ? samples.raw[i] / samples.poster[i] : samples.poster[i] / samples.raw[i]);
-  const auto median = [](std::vector<double> values) {
-    std::ranges::sort(values);
-    return values[values.size() / 2];
-  };
-  const auto value = [&](double ns) { return rate ? scale / ns : ns / scale; };
+  for (std::size_t i = 0; i < figure.raw.size(); ++i)
+    ratios.push_back(figure.rate ? figure.raw[i] / figure.poster[i] : figure.poster[i] / figure.raw[i]);
+  const auto value = [&](double ns) { return figure.rate ? figure.scale / ns : ns / figure.scale; };
   std::ranges::sort(ratios);
-  fmt::print("{}: poster {:.2f} {}, one thread {:.2f} {}, ratio {:.2f} (rounds {:.2f} to {:.2f})\n", what,
-             value(median(samples.poster)), unit, value(median(samples.raw)), unit, median(ratios),
-             ratios.front(), ratios.back());
+  fmt::print("{}: poster {:.2f} {}, one thread {:.2f} {}, ratio {:.2f} (rounds {:.2f} to {:.2f})\n",
+             figure.what, value(median(figure.poster)), figure.unit, value(median(figure.raw)), figure.unit,
+             median(ratios), ratios.front(), ratios.back());
 }
 
 void measure(const std::string& provider, int rounds, std::uint32_t rank, const perf::Peer& other) {
+  constexpr double kUs = 1e3;
+  constexpr double kMiBs = kPutsOfMiB * static_cast<double>(kMiB);
+  constexpr std::uint8_t kTell = kCommandSignalAdd | kCommandMore;
+  keep_to_processor(rank);
   Rank self(provider, rank, other);
-  Samples latency;
-  Samples bandwidth;
+  std::vector<Figure> figures{
+      {"put+signal round trip", "us", kUs * kTurns, false},
+      {"put+signal round trip, writes complete when their source is free", "us", kUs * kTurns, false},
+      {"puts of 1 MiB", "GB/s", kMiBs, true},
+      {"puts of 64 B with a signal", "us", kUs * kMessages, false},
+      {"processor time of a put of 64 B with a signal", "us", kUs * kMessages, false},
+      {"puts of 64 B in a batch", "us", kUs * kMessages, false},
+  };
   for (int round = -1; round < rounds; ++round) {  // the first one warms up
-    const std::array times{self.poster_round_trips(), self.raw_round_trips(), self.poster_puts(),
-                           self.raw_puts()};
+    const Cost trips = self.poster_round_trips();
+    const Cost raw_trips = self.raw_round_trips(0);
+    const Cost early_trips = self.raw_round_trips(kPortSourceFree);
+    const Cost puts = self.poster_puts(kPutsOfMiB, kMiB, 0);
+    const Cost raw_puts = self.raw_puts(kPutsOfMiB, kMiB, false);
+    const Cost tells = self.poster_puts(kMessages, kPayloadBytes, kTell);
+    const Cost raw_tells = self.raw_puts(kMessages, kPayloadBytes, true);
+    const Cost batch = self.poster_puts(kMessages, kPayloadBytes, kCommandMore);
+    const Cost raw_batch = self.raw_puts(kMessages, kPayloadBytes, false);
     if (round < 0) continue;
-    latency.poster.push_back(static_cast<double>(times[0]));
-    latency.raw.push_back(static_cast<double>(times[1]));
-    bandwidth.poster.push_back(static_cast<double>(times[2]));
-    bandwidth.raw.push_back(static_cast<double>(times[3]));
+    const std::array poster{trips.ns, trips.ns, puts.ns, tells.ns, tells.cpu_ns, batch.ns};
+    const std::array raw{raw_trips.ns, early_trips.ns,   raw_puts.ns,
+                         raw_tells.ns, raw_tells.cpu_ns, raw_batch.ns};
+    for (std::size_t i = 0; i < figures.size(); ++i) {
+      figures[i].poster.push_back(static_cast<double>(poster[i]));
+      figures[i].raw.push_back(static_cast<double>(raw[i]));
+    }
   }
-  if (rank == 0) {
-    constexpr double kNsPerUs = 1e3;
-    show("put+signal round trip", latency, kNsPerUs * kTurns, "us", false);
-    show("puts of 1 MiB", bandwidth, kPutsOfMiB * static_cast<double>(kMiB), "GB/s", true);
-  }
+  if (rank == 0) std::ranges::for_each(figures, show);
 }
 
 int run(int argc, char** argv) {

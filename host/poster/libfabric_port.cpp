@@ -191,8 +191,8 @@ Result<Posting> LibfabricPort::write(std::uint32_t rank, PortSource from, PortTa
   message.data = immediate;
   const std::uint64_t more = (flags & kPortMore) != 0 ? FI_MORE : 0;
   const std::uint64_t data = (flags & kPortImmediate) != 0 ? FI_REMOTE_CQ_DATA : 0;
-  return posted(fi_writemsg(endpoint_, &message, FI_COMPLETION | FI_DELIVERY_COMPLETE | more | data),
-                "fi_writemsg");
+  const std::uint64_t delivery = (flags & kPortSourceFree) != 0 ? 0 : FI_DELIVERY_COMPLETE;
+  return posted(fi_writemsg(endpoint_, &message, FI_COMPLETION | delivery | more | data), "fi_writemsg");
 }
 
 Result<Posting> LibfabricPort::read(std::uint32_t rank, PortSource to, PortTarget from, std::uint64_t bytes,

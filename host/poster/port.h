@@ -73,12 +73,13 @@ struct PortRegion {
 };
 
 // Flags of a posting.
-inline constexpr std::uint32_t kPortMore = 1;       // another posting to the same rank follows at once
-inline constexpr std::uint32_t kPortImmediate = 2;  // the target's queue gets `immediate`
+inline constexpr std::uint32_t kPortMore = 1;        // another posting to the same rank follows at once
+inline constexpr std::uint32_t kPortImmediate = 2;   // the target's queue gets `immediate`
+inline constexpr std::uint32_t kPortSourceFree = 4;  // a write may complete as soon as its source is free
 
 // A port belongs to one thread at a time, which posts and polls. Writes complete when the target has them
-// (delivery, not departure), unless its properties say otherwise. Errors of all calls: the provider's words,
-// and a Status by their meaning.
+// (delivery, not departure), unless kPortSourceFree is given or the port's properties say otherwise. Errors of
+// all calls: the provider's words, and a Status by their meaning.
 class Port {
  public:
   virtual ~Port() = default;
