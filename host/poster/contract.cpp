@@ -36,6 +36,20 @@ ContractRow signal_row(const PortTraits& traits, SignalOrder order) {
               traits.immediate_bytes)};
 }
 
+ContractRow flush_row(const PortTraits& traits, SignalOrder order) {
+  if (!traits.delivery_complete)
+    return {"flush", Support::kEmulated,
+            "the target's agent answers a message that was delivered after all writes; "
+            "a write's own completion says only that its source is free"};
+  const std::string delivered =
+      fmt::format("writes complete when delivered ({})", source_of(traits, "FI_DELIVERY_COMPLETE"));
+  if (order != SignalOrder::kMessage)
+    return {"flush", Support::kNative, delivered + "; the agent answers for signals"};
+  return {"flush", Support::kEmulated,
+          "the target's agent answers a message behind all writes and signals; with GDX_EMULATION=refuse " +
+              delivered};
+}
+
 ContractRow writers_row(const PortTraits& traits) {
   const std::string keys = traits.random_keys ? "random keys of 64 bits" : "keys that the provider chooses";
   const std::string_view places = traits.offsets ? "offsets" : "addresses";
@@ -84,12 +98,7 @@ std::vector<ContractRow> contract_of(const PortTraits& traits, SignalOrder order
            ? "by the target's agent; the provider's are not used, because they are not atomic with signals "
              "that add"
            : "by the target's agent; the provider has none"},
-      {"flush", traits.delivery_complete ? Support::kNative : Support::kEmulated,
-       traits.delivery_complete
-           ? fmt::format("writes complete when delivered ({}); the agent answers for signals",
-                         source_of(traits, "FI_DELIVERY_COMPLETE"))
-           : "the target's agent answers a message that was delivered after all writes; "
-             "a write's own completion says only that its source is free"},
+      flush_row(traits, order),
       {"immediate data", traits.immediate_bytes != 0 ? Support::kNative : Support::kAbsent,
        fmt::format("{} B a write", traits.immediate_bytes)},
       {"GPU memory", Support::kAbsent,

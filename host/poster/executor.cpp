@@ -259,8 +259,9 @@ Result<bool> Executor::is_complete(Target& target) {
     }
     if (!peers_[rank].connected) continue;
     const bool sent = flow.entries.empty() || flow.entries.front().index >= target.index;
-    if (sent && target.messages[i] > flow.messages + 1)
-      target.messages[i] = flow.messages + (needs_echo(flow) ? 1 : 0);
+    // Writes that are not proven need one more message.
+    if (sent && target.messages[i] > flow.messages)
+      target.messages[i] = flow.messages + (flow.unproven ? 1 : 0);
     if (sent && flow.answered >= target.messages[i]) continue;
     complete = false;
     if (sent) want_echo(flow);

@@ -125,12 +125,12 @@ class Executor {
     std::size_t posted = 0;     // entries at the front of which all parts are posted
     std::uint64_t completed = 0;
     std::uint32_t writes_in_flight = 0;
-    std::uint64_t writes = 0;                 // numbers given
-    std::uint64_t messages = 0;               // sent
-    std::uint64_t writes_before_message = 0;  // of the newest
-    std::uint64_t answered = 0;               // messages known to be applied
-    bool echo_wanted = false;                 // one of no command, which is answered or not even sent yet
-    std::uint64_t echoed = 0;  // messages that the newest of these asks for; not above `answered`: not sent
+    std::uint64_t writes = 0;    // numbers given
+    std::uint64_t messages = 0;  // sent
+    bool unproven = false;       // writes that may complete before their delivery are behind the newest
+    std::uint64_t answered = 0;  // messages known to be applied
+    bool echo_wanted = false;    // one of no command, which is answered or not even sent yet
+    std::uint64_t echoed = 0;    // messages that the newest of these asks for; not above `answered`: not sent
     std::uint64_t progress_ns = 0;  // of ran_ns_, at the newest sign of the rank
     Error failure{Status::kOk, {}};
   };
@@ -169,6 +169,15 @@ class Executor {
   // Return both ends of the part that is posted next.
   [[nodiscard]] PortSource source_of(const Entry& entry) const;
   [[nodiscard]] PortTarget target_of(const Flow& flow, const Entry& entry) const;
+  // Returns whether writes of the entry complete when their source is free, since an answer to a message
+  // behind them tells of their delivery.
+  [[nodiscard]] bool completes_early(const Entry& entry) const {
+    return order_ == SignalOrder::kMessage && options_.emulation == Emulation::kPermit && !entry.ends;
+  }
+  // Returns whether the rank is known to have all puts and signals that were posted.
+  [[nodiscard]] static bool is_proven(const Flow& flow) {
+    return flow.answered == flow.messages && !flow.unproven;
+  }
   Step post(Flow& flow, Entry& entry);
   // Returns whether, behind a write up to `bytes_posted` of the entry, another posting follows at once: a
   // provider may hold the write back until then.
@@ -178,10 +187,6 @@ class Executor {
   Step post_message(Flow& flow, Entry& entry, agent::Kind kind, bool wants_answer);
   // Sends `message`, numbered, whose own completion completes `entry`, unless null.
   Step send_message(Flow& flow, Entry* entry, const agent::Message& message);
-  // Returns whether no answer so far can tell that the rank has all writes, and their completions do not.
-  [[nodiscard]] bool needs_echo(const Flow& flow) const {
-    return !traits().delivery_complete && flow.writes != flow.writes_before_message;
-  }
   void want_echo(Flow& flow);
   void send_echo(Flow& flow);
   // Waits until the rank has all writes and signals before `entry`.

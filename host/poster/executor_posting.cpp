@@ -83,10 +83,8 @@ Executor::Step Executor::post(Flow& flow, Entry& entry) {
     case CommandOperation::kFetchAdd: return post_message(flow, entry, Kind::kFetchAdd, true);
     case CommandOperation::kCompareSwap: return post_message(flow, entry, Kind::kCompareSwap, true);
     case CommandOperation::kFlush:
-      // The echo comes after all messages before it, so its answer says that they were applied.
-      return flow.answered == flow.messages && !needs_echo(flow)
-                 ? Step::kDone
-                 : post_message(flow, entry, Kind::kEcho, true);
+      // The echo comes after all before it, so its answer says that messages were applied and writes placed.
+      return is_proven(flow) ? Step::kDone : post_message(flow, entry, Kind::kEcho, true);
   }
   fail_flow(flow, {Status::kInvalidArgument,
                    fmt::format("a command for rank {} has operation {}: the ring was overwritten", flow.rank,
@@ -139,13 +137,16 @@ Executor::Step Executor::post_put(Flow& flow, Entry& entry) {
     const PortTarget target = target_of(flow, entry);
     const bool more = may_follow(flow, entry, entry.bytes_posted + part);
     const bool numbered = order_ == SignalOrder::kSequence;
+    const bool early = completes_early(entry);
     const std::uint32_t own_flow = flow.lane * options_.ranks + options_.rank;
+    const std::uint32_t flags =
+        (more ? kPortMore : 0) | (numbered ? kPortImmediate : 0) | (early ? kPortSourceFree : 0);
     const Step step = finish(flow, &entry, operation,
-                             port_->write(flow.rank, source, target, part,
-                                          (more ? kPortMore : 0) | (numbered ? kPortImmediate : 0),
+                             port_->write(flow.rank, source, target, part, flags,
                                           agent::pack_number(own_flow, flow.writes), &operation->context),
                              "write");
     if (step == Step::kLater) return step;
+    flow.unproven = flow.unproven || early || !traits().delivery_complete;
     ++flow.writes_in_flight;
     ++flow.writes;
     entry.bytes_posted += part;
@@ -155,9 +156,9 @@ Executor::Step Executor::post_put(Flow& flow, Entry& entry) {
 }
 
 Executor::Step Executor::settle(Flow& flow, Entry& entry) {
-  const bool sees_writes = traits().read_after_write;
-  if (!sees_writes && flow.writes_in_flight != 0) return Step::kLater;
-  if (flow.answered == flow.messages && (sees_writes || !needs_echo(flow))) return Step::kDone;
+  if (!traits().read_after_write && flow.writes_in_flight != 0) return Step::kLater;
+  const bool sees_writes = traits().read_after_write || !flow.unproven;
+  if (flow.answered == flow.messages && sees_writes) return Step::kDone;
   if (!entry.asked && post_message(flow, entry, Kind::kEcho, true) == Step::kDone) entry.asked = true;
   return Step::kLater;
 }
@@ -211,9 +212,10 @@ Executor::Step Executor::send_message(Flow& flow, Entry* entry, const agent::Mes
   const PortSource source{reinterpret_cast<std::byte*>(&operation->message), operation_region_.local};
   const Step step =
       finish(flow, entry, operation, port_->send(flow.rank, source, &operation->context), "message");
-  if (step != Step::kDone) return step;
-  ++flow.messages;
-  flow.writes_before_message = flow.writes;
+  if (step == Step::kDone) {
+    ++flow.messages;
+    flow.unproven = false;
+  }
   return step;
 }
 

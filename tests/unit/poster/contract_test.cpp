@@ -37,6 +37,14 @@ TEST(Contract, signals_wait_in_the_cheapest_way_that_there_is) {
   EXPECT_EQ(row(port, "signal after put").support, Support::kNative);
 }
 
+TEST(Contract, flush_asks_the_agent_where_messages_come_after_writes) {
+  PortTraits port = traits();
+  EXPECT_EQ(row(port, "flush").support, Support::kNative);
+  port.message_after_write = true;
+  EXPECT_EQ(row(port, "flush").support, Support::kEmulated);
+  EXPECT_NE(row(port, "flush").how.find("GDX_EMULATION=refuse"), std::string::npos);
+}
+
 TEST(Contract, each_property_shows_in_its_row) {
   PortTraits port = traits();
   EXPECT_EQ(row(port, "get after put").support, Support::kEmulated);

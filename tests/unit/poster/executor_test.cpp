@@ -73,6 +73,7 @@ class TestPort final : public Port {
     return {};
   }
 
+  void set_reads_see_writes(bool see) { traits_.read_after_write = see; }
   void set_most_bytes(std::uint64_t bytes) { traits_.most_bytes = bytes; }
   void complete_at_departure() { traits_.delivery_complete = false; }
   void complete(const Posted& posted) {
@@ -108,13 +109,14 @@ class TestPort final : public Port {
 
 class ExecutorTest : public ::testing::Test {
  protected:
-  void make(std::uint32_t ranks, std::uint32_t lanes = 1) {
+  void make(std::uint32_t ranks, std::uint32_t lanes = 1, Emulation emulation = Emulation::kPermit) {
     auto port = std::make_unique<TestPort>();
     port_ = port.get();
     ExecutorOptions options;
     options.ranks = ranks;
     options.lanes = lanes;
     options.peer_timeout_ns = kBoundNs;
+    options.emulation = emulation;
     executor_ = Executor::create(std::move(port), options).value();
     heap_.resize(kHeapBytes);
     ASSERT_TRUE(executor_->add_window(heap_.data(), kHeapBytes));
@@ -131,6 +133,16 @@ class ExecutorTest : public ::testing::Test {
     command.rank = rank;
     command.bytes = bytes;
     executor_->take(lane, index_++, command);
+  }
+  // Lets rank 1's agent answer a message of lane 0.
+  void answer(const agent::Message& message) {
+    agent::Message answer{};
+    answer.kind = agent::Kind::kAnswer;
+    answer.token = token_;
+    answer.flow = 1;
+    answer.sequence = message.sequence;
+    answer.request = message.request;
+    port_->deliver(answer);
   }
   void turn(std::uint64_t later_ns = 1) {
     now_ns_ += later_ns;
@@ -311,6 +323,71 @@ TEST_F(ExecutorTest, more_is_not_promised_behind_the_last_write_in_flight_nor_be
   executor_->take(0, index_++, flush);
   turn();
   EXPECT_EQ(port_->writes.at(0).flags & kPortMore, 0u);
+}
+
+// Writes complete before their delivery there, so the answer to a message behind them ends the flush, or lets
+// a get go where reads are not ordered.
+TEST_F(ExecutorTest, flush_and_get_wait_for_an_answer_behind_writes_that_complete_early) {
+  for (const CommandOperation operation : {CommandOperation::kFlush, CommandOperation::kGet}) {
+    make(2);
+    port_->set_reads_see_writes(false);
+    give(1, 64);
+    Command command{};
+    command.operation = operation;
+    command.rank = 1;
+    command.bytes = 64;
+    executor_->take(0, index_++, command);
+    turn();
+    EXPECT_EQ(port_->writes.at(0).flags & kPortSourceFree, kPortSourceFree);
+    port_->complete(port_->writes.at(0));
+    for (int i = 0; i < 3; ++i) turn();
+    ASSERT_EQ(port_->sends.size(), 1u);
+    EXPECT_EQ(port_->sends[0].message.kind, agent::Kind::kEcho);
+    EXPECT_TRUE(port_->reads.empty());
+    EXPECT_EQ(done_[1], index_ - 1) << "the put alone";
+    answer(port_->sends[0].message);
+    for (int i = 0; i < 2; ++i) turn();
+    if (operation == CommandOperation::kGet) {
+      ASSERT_EQ(port_->reads.size(), 1u);
+      port_->complete(port_->reads[0]);
+      turn();
+    }
+    EXPECT_EQ(done_[1], index_);
+  }
+}
+
+// The host's flush, too, and there the command behind the puts is not its own.
+TEST_F(ExecutorTest, puts_are_complete_for_the_host_once_an_answer_behind_them_came) {
+  make(2);
+  give(1, 64);
+  turn();
+  port_->complete(port_->writes.at(0));
+  turn();
+  ASSERT_EQ(done_[1], index_);
+  Executor::Target target{0, index_, {1}, {}};
+  EXPECT_FALSE(executor_->is_complete(target).value());
+  turn();
+  ASSERT_EQ(port_->sends.size(), 1u);
+  EXPECT_FALSE(executor_->is_complete(target).value());
+  answer(port_->sends[0].message);
+  turn();
+  EXPECT_TRUE(executor_->is_complete(target).value());
+}
+
+// The plugins' transfers complete at delivery, and so does all where emulation is refused.
+TEST_F(ExecutorTest, transfers_complete_at_delivery) {
+  make(2);
+  Command put{};
+  put.operation = CommandOperation::kPut;
+  put.rank = 1;
+  put.bytes = 64;
+  executor_->take_transfer(0, index_++, put, {{heap_.data(), nullptr}, {0, 1}});
+  turn();
+  EXPECT_EQ(port_->writes.at(0).flags & kPortSourceFree, 0u);
+  make(2, 1, Emulation::kRefuse);
+  give(1, 64);
+  turn();
+  EXPECT_EQ(port_->writes.at(0).flags & kPortSourceFree, 0u);
 }
 
 TEST_F(ExecutorTest, window_that_is_replaced_or_dropped_is_no_longer_registered) {
