@@ -342,11 +342,11 @@ PYTHON
     needs_python
     command -v ip >/dev/null || { echo "SKIPPED: there is no ip; install Debian's iproute2 to join two networks"; exit 77; }
     # Without an address, each HCA has one of 127.0.0.0/8, which the other does not reach.
-    run 100 python3 "$(dirname "$0")/two_networks.py" 7 0 0.1 "$gdx" bench put_lat -s 8 --modes pull "${few[@]}"
+    run 100 python3 "$(dirname "$0")/networks.py" 7 0 0.1 "$gdx" bench put_lat -s 8 --modes pull "${few[@]}"
     [ "$status" -eq 77 ] && { cat "$out"; exit 77; }
     expect_status 2
     expect "the peer's HCA has the loopback address 127\\..* on another host: .*--addr"
-    run 100 python3 "$(dirname "$0")/two_networks.py" 7 0.005 0.5 "$gdx" bench put_lat put_bw get_bw -s 8,64K --modes pull,push \
+    run 100 python3 "$(dirname "$0")/networks.py" 7 0.005 0.5 "$gdx" bench put_lat put_bw get_bw -s 8,64K --modes pull,push \
       --rounds 2 -n 20 --addr ADDRESS --output "$folder/a.json"
     [ "$status" -eq 77 ] && { cat "$out"; exit 77; }
     expect_status 0

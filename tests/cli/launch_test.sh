@@ -150,7 +150,7 @@ TEXT
       "mpirun.openmpi --mca plm_rsh_agent $folder/ssh --host 10.99.0.1,10.99.0.2 --map-by node -x GDX_LOG"; do
       rm -f "$folder/done" "$folder"/10.99.*
       # shellcheck disable=SC2086
-      run 100 python3 "$(dirname "$0")/two_networks.py" 1 0 0 "$folder/host" ADDRESS $launcher -n 2 "$folder/rank" \
+      run 100 python3 "$(dirname "$0")/networks.py" 1 0 0 "$folder/host" ADDRESS $launcher -n 2 "$folder/rank" \
         "$gdx" "$ring"
       [ "$status" -ne 77 ] || { cat "$out" >&2; exit 77; }
       expect_status 0

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Usage: two_networks.py SEED LOSS DELAY_MS COMMAND...: runs COMMAND as rank 0 and rank 1, each in a network namespace of
-its own with an address of 10.99.0.0/24. A relay joins their TAPs: it delays every frame, and loses some by the seed. The
-word ADDRESS in COMMAND stands for the rank's own address. The ranks share a secret. Exit: the first status other than 0, or
-77 without the rights.
+"""Usage: networks.py [--ranks N] SEED LOSS DELAY_MS COMMAND...: runs COMMAND as N ranks (2), each in a network namespace
+of its own with an address of 10.99.0.0/24. A relay joins their TAPs: it delays every frame, and loses some by the seed. So
+it needs no netem, which kernels may lack. The word ADDRESS in COMMAND stands for the rank's own address. The ranks share a
+secret, unless GDX_INSECURE is 1. Exit: the first status other than 0, or 77 without the rights.
 """
 import array
 import ctypes
@@ -36,7 +36,7 @@ def open_tap(address):
     return tap
 
 
-def start_rank(rank, command):
+def start_rank(rank, count, command):
     """Returns the pid and the TAP of a rank that waits for a byte on the socket, too."""
     ours, theirs = socket.socketpair()
     pid = os.fork()
@@ -53,7 +53,7 @@ def start_rank(rank, command):
         theirs.send(f"SKIPPED: {error}: run it as root, with /dev/net/tun".encode())
         os._exit(77)
     theirs.recv(1)
-    os.environ.update(GDX_RANK=str(rank), GDX_WORLD_SIZE="2", GDX_ROOT="10.99.0.1:5000")
+    os.environ.update(GDX_RANK=str(rank), GDX_WORLD_SIZE=str(count), GDX_ROOT="10.99.0.1:5000")
     os.execvp(command[0], [address if word == "ADDRESS" else word for word in command])
 
 
@@ -66,7 +66,7 @@ def take_tap(channel):
 
 
 def relay(taps, pids, rng, loss, delay_s):
-    """Until both ranks have ended. Returns their statuses, and how many frames passed and were lost."""
+    """As a hub, until all ranks have ended. Returns their statuses, and how many frames passed and were lost."""
     statuses, queue, passed, lost = {}, [], 0, 0
     while len(statuses) < len(pids):
         wait_s = max(0.0, queue[0][0] - time.monotonic()) if queue else 0.05
@@ -76,13 +76,15 @@ def relay(taps, pids, rng, loss, delay_s):
                 lost += 1
                 continue
             passed += 1
-            heapq.heappush(queue, (time.monotonic() + delay_s, passed, taps[1 - taps.index(tap)], frame))
+            heapq.heappush(queue, (time.monotonic() + delay_s, passed, tap, frame))
         while queue and queue[0][0] <= time.monotonic():
-            _, _, to, frame = heapq.heappop(queue)
-            try:
-                os.write(to, frame)
-            except OSError:
-                lost += 1  # a rank that has ended takes nothing
+            _, _, origin, frame = heapq.heappop(queue)
+            for to in taps:
+                try:
+                    if to != origin:
+                        os.write(to, frame)
+                except OSError:
+                    lost += 1  # a rank that has ended takes nothing
         for pid in pids:
             if pid not in statuses:
                 ended, status = os.waitpid(pid, os.WNOHANG)
@@ -92,12 +94,17 @@ def relay(taps, pids, rng, loss, delay_s):
 
 
 def main():
-    seed, loss, delay_ms = int(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3])
+    arguments = sys.argv[1:]
+    count = 2
+    if arguments[0] == "--ranks":
+        count, arguments = int(arguments[1]), arguments[2:]
+    seed, loss, delay_ms = int(arguments[0]), float(arguments[1]), float(arguments[2])
     secret = tempfile.NamedTemporaryFile()  # nobody else may open it
     secret.write(os.urandom(32))
     secret.flush()
-    os.environ["GDX_SECRET_FILE"] = secret.name
-    ranks = [start_rank(rank, sys.argv[4:]) for rank in range(2)]
+    if os.environ.get("GDX_INSECURE") != "1":  # with which no secret goes
+        os.environ["GDX_SECRET_FILE"] = secret.name
+    ranks = [start_rank(rank, count, arguments[3:]) for rank in range(count)]
     pids = [pid for pid, _ in ranks]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(124))
     taps = [take_tap(channel) for _, channel in ranks]
