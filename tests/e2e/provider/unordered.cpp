@@ -5,6 +5,7 @@
 //
 //   UNORDERED_SEED=N          of the order (1)
 //   UNORDERED_IMMEDIATE=0     it has no immediate data
+//   UNORDERED_RECEIVES=all    it takes each receive; else it has no room for some at first
 #include <rdma/fabric.h>
 #include <rdma/fi_cm.h>
 #include <rdma/fi_domain.h>
@@ -35,6 +36,11 @@ std::size_t immediate_bytes() {
   return asked != nullptr && *asked == '0' ? 0 : 4;
 }
 
+bool takes_all_receives() {
+  const char* const asked = std::getenv("UNORDERED_RECEIVES");
+  return asked != nullptr && std::strcmp(asked, "all") == 0;
+}
+
 // An endpoint of the provider below, with the calls that were its own.
 struct Endpoint {
   fid_ep* below;
@@ -44,7 +50,7 @@ struct Endpoint {
   fi_ops_msg own_msg;
   fi_ops fid_calls;
   fi_ops own_fid_calls;
-  fid_cq* queue = nullptr;
+  std::vector<fid_cq*> queues;  // one for both directions, or one for each
   std::vector<std::function<ssize_t()>> held;
 };
 
@@ -92,7 +98,7 @@ void release(Endpoint& endpoint) {
 ssize_t read_queue(fid_cq* queue, void* entries, std::size_t count) {
   const std::lock_guard lock(world().mutex);
   for (auto& [below, endpoint] : world().endpoints) {
-    if (endpoint->queue == queue) release(*endpoint);
+    if (std::ranges::find(endpoint->queues, queue) != endpoint->queues.end()) release(*endpoint);
   }
   return world().queues.at(queue)->calls.read(queue, entries, count);
 }
@@ -175,7 +181,7 @@ ssize_t receive(fid_ep* ep, void* buffer, std::size_t bytes, void* desc, fi_addr
   Endpoint& endpoint = of(ep);
   {
     const std::lock_guard lock(world().mutex);
-    if (world().random() % 4 == 0) return -FI_EAGAIN;
+    if (!takes_all_receives() && world().random() % 4 == 0) return -FI_EAGAIN;
   }
   return endpoint.msg.recv(endpoint.below, buffer, bytes, desc, from, context);
 }
@@ -185,15 +191,16 @@ int bind_endpoint(fid* object, fid* other, std::uint64_t flags) {
   const int error = endpoint.fid_calls.bind(object, other, flags);
   if (error != 0 || other->fclass != FI_CLASS_CQ) return error;
   const std::lock_guard lock(world().mutex);
-  endpoint.queue = reinterpret_cast<fid_cq*>(other);
-  auto& queue = world().queues[endpoint.queue];
+  auto* const bound = reinterpret_cast<fid_cq*>(other);
+  endpoint.queues.push_back(bound);
+  auto& queue = world().queues[bound];
   // A queue that is gone may have lain at this address.
-  if (queue != nullptr && endpoint.queue->ops == &queue->own_calls) return 0;
+  if (queue != nullptr && bound->ops == &queue->own_calls) return 0;
   queue = std::make_unique<Queue>();
-  queue->calls = *endpoint.queue->ops;
+  queue->calls = *bound->ops;
   queue->own_calls = queue->calls;
   queue->own_calls.read = read_queue;
-  endpoint.queue->ops = &queue->own_calls;
+  bound->ops = &queue->own_calls;
   return 0;
 }
 
