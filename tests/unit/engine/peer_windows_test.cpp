@@ -11,6 +11,8 @@ namespace peer_windows_test {
 
 constexpr std::uint64_t kStartNs = 1'000'000'000;
 constexpr std::size_t kSocketBytes = 1 << 20;
+// Share that a peer gets first: a 32nd of the half of the socket that is for windows.
+constexpr std::size_t kFirstShare = kSocketBytes / 2 / 32;
 constexpr std::uint16_t kOurPort = roce::kUdpPort;
 constexpr std::uint16_t kStandardPort = 50'000;
 constexpr std::uint64_t kLimit = 400'000;
@@ -140,7 +142,7 @@ TEST_F(Windows, marker_of_a_peer_is_answered_once_with_a_share_of_the_socket) {
   ASSERT_EQ(sent.size(), 1u);
   EXPECT_EQ(sent[0].peer, kPeer);
   EXPECT_EQ(sent[0].opcode, roce::Opcode::kWindowGrant);
-  EXPECT_EQ(sent[0].body, (roce::WindowGrant{marker, 100 + kSocketBytes / 2}));
+  EXPECT_EQ(sent[0].body, (roce::WindowGrant{marker, 100 + kFirstShare}));
   EXPECT_EQ(windows.counters().grants, 1u);
   EXPECT_TRUE(send_due().empty());
 }
@@ -154,7 +156,7 @@ TEST_F(Windows, markers_of_invented_addresses_get_the_minimum_and_take_nothing_o
   const std::vector<Sent> sent = send_due();
   ASSERT_EQ(sent.size(), 1001u);
   EXPECT_EQ(sent.front().body.limit_units, 100u);
-  EXPECT_EQ(sent.back().body.limit_units, 100 + kSocketBytes / 2);
+  EXPECT_EQ(sent.back().body.limit_units, 100 + kFirstShare);
 }
 
 // Those of UD have any peer: who is sent to may send.
@@ -200,22 +202,25 @@ TEST_F(Windows, peer_that_answered_a_marker_sends_from_no_other_port_while_it_is
 
 // Bytes taken of the socket decide when a silent peer's share is free again, windows to it or not.
 TEST_F(Windows, share_of_the_silent_goes_to_who_speaks_once_a_socketful_was_taken) {
-  const auto share = [&](const wire::Address& peer, std::uint64_t incarnation, std::uint64_t now_ns) {
+  const auto share = [&](const wire::Address& peer, std::uint64_t incarnation, std::uint64_t now_ns,
+                         std::uint64_t sent_units = 0) {
     std::array<std::byte, roce::kWindowBytes> payload{};
-    roce::encode_grant({{incarnation, 0, now_ns}, 0}, payload);
+    roce::encode_grant({{incarnation, sent_units, now_ns}, 0}, payload);
     roce::Decoded packet;
     packet.headers.bth.opcode = roce::Opcode::kWindowMarker;
     packet.payload = payload;
     EXPECT_TRUE(windows.on_packet(peer, packet, now_ns));
     return send_due(now_ns).back().body.limit_units;
   };
-  EXPECT_EQ(share(kPeer, 1, kStartNs), kSocketBytes / 2);
+  EXPECT_EQ(share(kPeer, 1, kStartNs), kFirstShare);
+  const std::uint64_t much = kSocketBytes / 2;
+  EXPECT_EQ(share(kPeer, 1, kStartNs, much), much + kSocketBytes / 2);
   const std::uint64_t ended_ns = kStartNs + transport::kReclaimNs;
   EXPECT_EQ(share(kOther, 2, ended_ns), 0u);
   EXPECT_TRUE(windows.on_taken(kOther, 0, kSocketBytes, ended_ns));
   EXPECT_EQ(share(kOther, 2, ended_ns), 0u) << "that came by shared memory";
   EXPECT_TRUE(windows.on_taken(kOther, kStandardPort, kSocketBytes, ended_ns));
-  EXPECT_EQ(share(kOther, 2, ended_ns), kSocketBytes / 2);
+  EXPECT_EQ(share(kOther, 2, ended_ns), kFirstShare);
 }
 
 TEST_F(Windows, answers_leave_before_markers) {

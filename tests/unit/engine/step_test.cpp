@@ -521,7 +521,7 @@ TEST_F(WindowedStep, marker_of_a_peer_is_answered_from_its_socket_only) {
   ASSERT_EQ(sent.size(), 1u);
   EXPECT_EQ(sent[0].destination, peer_address);
   EXPECT_EQ(sent[0].datagram,
-            encoded(headers(roce::Opcode::kWindowGrant), body({marker, 100 + kSocketBytes / 2})));
+            encoded(headers(roce::Opcode::kWindowGrant), body({marker, 100 + kSocketBytes / 2 / 32})));
   EXPECT_EQ(hca().counters().window.grants, 1u);
   EXPECT_EQ(hca().counters().dropped_packets, 2u);
 }
