@@ -3,10 +3,13 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
+#include <cstdlib>
+
 namespace gdx::libfabric {
 namespace {
 
 constexpr const char* kName = "libfabric.so.1";
+constexpr const char* kCacheVariable = "FI_MR_CACHE_MONITOR";  // read at libfabric's first call
 
 template <typename Function>
 bool find(void* handle, const char* name, Function& function) {
@@ -14,7 +17,11 @@ bool find(void* handle, const char* name, Function& function) {
   return function != nullptr;
 }
 
+// Does without libfabric's cache of registrations, in which memory stays writable by peers after its end. Its
+// hooks, too, overwrite functions of libc whenever the first domain opens and the last one closes: a thread
+// in one of them, such as madvise() below free(), comes back into the middle of an instruction.
 Result<Library> load() {
+  setenv(kCacheVariable, "disabled", 0);
   void* const handle = dlopen(kName, RTLD_NOW | RTLD_LOCAL);
   Library found{};
   if (handle != nullptr && find(handle, "fi_getinfo", found.getinfo) &&

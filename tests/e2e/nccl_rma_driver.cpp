@@ -43,6 +43,7 @@ class RmaRank {
   }
   void transfer();
   void refusals();
+  void deregistered();
   void killed();
   void closing();
   void together();
@@ -309,6 +310,23 @@ void RmaRank<Own>::refusals() {
   close();
 }
 
+// Others cannot write a rank's part once that rank has ended its registration, though theirs go on.
+template <typename Own>
+void RmaRank<Own>::deregistered() {
+  open();
+  std::vector<std::byte> buffer(4096, std::byte{static_cast<unsigned char>(rank_)});
+  void* const memory = registered(buffer);
+  if (rank_ == 1) forget(memory);
+  meet();
+  if (rank_ == 0) {
+    dying_ = true;  // its connection
+    must(count_failed(post_puts(1, buffer.size() / 2, memory)) == 1, "a put to memory that was given up");
+  }
+  meet();
+  must(rank_ != 1 || std::ranges::count(buffer, std::byte{1}) == 4096, "memory that was given up is written");
+  close();
+}
+
 // Rank 1 kills itself: with phase 0 before it connects, 1 connected, 2 with memory, 3 in a transfer, 4 when
 // rank 0 waits for its signal and has nothing open, 5 in a flush, 6 closing.
 template <typename Own>
@@ -419,11 +437,9 @@ void RmaRank<Own>::see_the_end(std::vector<std::byte>& buffer, void* memory) {
 template <typename Own>
 int run_version(const Arguments& arguments, std::uint32_t rank, Shared& shared) {
   using Rank = RmaRank<Own>;
-  const std::map<std::string, void (Rank::*)()> cases{{"transfer", &Rank::transfer},
-                                                      {"refusals", &Rank::refusals},
-                                                      {"killed", &Rank::killed},
-                                                      {"closing", &Rank::closing},
-                                                      {"together", &Rank::together}};
+  const std::map<std::string, void (Rank::*)()> cases{
+      {"transfer", &Rank::transfer}, {"refusals", &Rank::refusals}, {"deregistered", &Rank::deregistered},
+      {"killed", &Rank::killed},     {"closing", &Rank::closing},   {"together", &Rank::together}};
   const auto found = cases.find(arguments.test);
   must(found != cases.end(), "no such case");
   Rank own(arguments, rank, shared);
