@@ -65,9 +65,12 @@ SharedMemory* OneSided::use_again(std::span<const std::byte> own) {
 }
 
 void OneSided::forget_memory(SharedMemory* memory) {
-  const auto found = std::ranges::find(memories_, memory, &std::unique_ptr<SharedMemory>::get);
-  if (found == memories_.end()) return;
+  if (std::ranges::find(memories_, memory, &std::unique_ptr<SharedMemory>::get) == memories_.end()) return;
   memory->is_ending = true;
+  leave_memory(memory);
+}
+
+void OneSided::leave_memory(SharedMemory* memory) {
   if (--memory->users != 0) return;
   for (std::uint32_t rank = 0; rank < ranks_; ++rank) {
     if (memory->begun_by[rank] <= executor_->completed(0, rank)) continue;
@@ -75,7 +78,7 @@ void OneSided::forget_memory(SharedMemory* memory) {
   }
   executor_->hide_words(memory->own.data(), memory->own.size());
   executor_->forget_memory(memory->region);
-  memories_.erase(found);
+  std::erase_if(memories_, [&](const std::unique_ptr<SharedMemory>& one) { return one.get() == memory; });
 }
 
 void OneSided::forget_all() {

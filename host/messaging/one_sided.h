@@ -74,6 +74,8 @@ class OneSided {
   // Ends one use, and with the last the registration. Requests in it that are not complete end all then,
   // because its owner frees it next.
   void forget_memory(SharedMemory* memory);
+  // Takes use_again() back: no user has ended.
+  void leave_memory(SharedMemory* memory);
 
   // Ends all registrations.
   void forget_all();

@@ -33,6 +33,7 @@ void Peer::close(std::unique_ptr<Peer> peer) {
   const auto keeper = peer->keeper_;
   {
     const std::lock_guard lock(peer->mutex_);
+    peer->step(monotonic_ns());  // answers that are due go first
     const Link& link = *peer->link_;
     if (link.delivered() == 0 || !link.is_quiet() || link.failure() || peer->hung_up_) return;
     peer->say_bye();

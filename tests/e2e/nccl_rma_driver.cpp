@@ -250,6 +250,7 @@ void RmaRank<Own>::again() {
   must(registered(buffer) == first, "memory that is registered again has another handle");
   std::vector<void*> apart{registered(rank_ == 0 ? buffer : other)};
   must(apart[0] != first, "memory that is another at one rank has a handle that was given");
+  must(registered(buffer) == first, "memory that was another at one rank in between has another handle");
   forget(first);
   meet();
   if (rank_ == 0) {
@@ -265,7 +266,7 @@ void RmaRank<Own>::again() {
   apart.push_back(registered(buffer));
   must(apart[1] != first, "memory that may have been freed has its earlier handle");
   meet();
-  for (void* const memory : {apart[0], apart[1], first}) forget(memory);
+  for (void* const memory : {apart[0], apart[1], first, first}) forget(memory);
 }
 
 template <typename Own>

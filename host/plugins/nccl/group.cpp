@@ -120,7 +120,7 @@ Result<Window*> Group::register_memory(void* data, std::size_t bytes, int type) 
   const bool again = shared && *shared && part.known_as != 0;
   const std::lock_guard lock(mutex_);
   if (window && (again || !shared)) one_sided_->forget_memory(*window);
-  if (known != nullptr && !again) one_sided_->forget_memory(known);
+  if (known != nullptr && !again) one_sided_->leave_memory(known);
   if (!window) return window;
   if (!shared) return tl::unexpected(shared.error());
   return again ? known : window;
