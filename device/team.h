@@ -6,6 +6,8 @@
 //
 // Rules for every call:
 //  - Template arguments are a Mode, a Scope and a Placement, in this order, where a call has them.
+//  - The Placement equals the team's `endpoint.placement`, kHost by default. A team compares exactly: every
+//    call of the other placement is kInvalidArgument. (On an endpoint kHost serves queues in either memory.)
 //  - Scope S: kThread calls for itself; of a warp or block all threads call together, with equal arguments,
 //    and get the same Status. Any number of scopes may call at a time.
 //  - kOk means posted to a NIC, or stored for a mapped peer. Sources of pulls may be reused after gdx_flush.
@@ -14,8 +16,9 @@
 //    host's Team::describe_fault() names the first.
 //  - Lengths are in bytes, as on endpoints, 1 GiB at most. 0 changes nothing, and a signal with it is sent.
 //  - A signal word lies outside what its put writes: a peer that waits would take payload for the signal.
-//  - A call to a rank without a connection asks for one and waits, within the team's timeout: kTimeout,
-//    kAborted, kPeerUnreachable. Later failures of the connection are those of a SharedEndpoint.
+//  - A call to a rank without a connection asks for one, and waits for it within the team's timeout. That
+//    wait may end in kTimeout, kAborted or kPeerUnreachable. Once the connection is there, its failures are
+//    those of a SharedEndpoint.
 //  - "Errors: the rules'" means the statuses above.
 //
 // Ordering towards one rank, on one lane:

@@ -14,10 +14,13 @@ import textwrap
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGES = {
     "device": ["device/team.h", "device/collectives/collectives.h", "device/collectives/reduce.h",
-               "device/collectives/through_piece.h", "device/collectives/on_stream.h", "device/exec/cpu_stream.h",
+               "device/collectives/through_piece.h", "device/collectives/on_stream.h", "device/exec/cuda_launch.h",
+               "device/exec/cpu_stream.h", "device/export_kernel.h", "device/exec/export_kernel.h",
                "device/endpoint.h", "device/test.h", "device/options.h", "device/exec/scope.h", "proto/gpu/memory.h", "proto/gpu/queue.h", "proto/status.h"],
-    "host": ["host/team/team_options.h", "host/queue/endpoint_address.h"],
+    "host": ["host/team/team_options.h", "host/queue/endpoint_address.h", "host/topo/topology.h"],
 }
+# The one header whose namespace exec is public: what a program launches by. The CPU layer has the same calls.
+LAUNCH = "device/exec/cuda_launch.h"
 LABELS = r"(Errors|Threads|Ordering|Ownership|Source|Layouts?)(?=[^.:;]{0,60}: )"
 
 
@@ -136,7 +139,7 @@ def cleaned(lines):
     """A declaration as its caller needs it: no body, no initialisers, no macros of ours."""
     out, cut = [], 0
     for line in textwrap.dedent("\n".join(lines)).split("\n"):
-        short = re.sub(r"\bGDX_DEVICE |\[\[nodiscard\]\] |^inline (?!constexpr)", "", line)
+        short = re.sub(r"\bGDX_DEVICE |\[\[nodiscard\]\] (inline )?|^inline (?!constexpr)", "", line)
         if line[:1] == " " and cut:
             short = line[min(cut, len(line) - len(line.lstrip())):]
         elif short != line:
@@ -157,7 +160,7 @@ def name_of(declaration):
 
 
 def is_left_out(declaration):
-    return bool(re.search(r"= delete;|^using gdx::|static_assert|^(class|struct|enum class) \w+( : [\w:]+)?;|^using .*::expected;|^friend |^using Open =",
+    return bool(re.search(r"= delete;|^using gdx::|static_assert|^(class|struct|enum class) \w+( : [\w:]+)?;|^using .*::expected;|^friend |^using Open =|^Status status_of\(",
                           declaration.strip()) or re.match(r"(\w+)(& operator=)?\((const )?\w+&&?.*\)", declaration.strip())
                 and re.search(r"noexcept|= default", declaration) or re.match(r"\w+& operator=", declaration.strip()))
 
@@ -299,7 +302,8 @@ def page(kind, read):
 
 
 def read_header(header):
-    return (ROOT / header).read_text()
+    text = (ROOT / header).read_text()
+    return text.replace("namespace gdx::exec {", "namespace gdx {") if header == LAUNCH else text
 
 
 def returns_errors(declaration):

@@ -1,4 +1,13 @@
-// Launches of the CUDA layer, and its streams and events, which are CUDA's own.
+// Launches of kernels, in namespace gdx::exec, and streams and events, which are CUDA's own under nvcc.
+//
+//   gdx::exec::LaunchConfig config;
+//   config.grid = {8};
+//   config.block = {256};
+//   Status status = gdx::exec::launch(config, my_kernel, team.handle(), x, n);      // waits for its end
+//
+// A program includes device/team.h or device/endpoint.h, which include this. Compiled by the C++ compiler it
+// gets calls of the same names from the CPU layer instead (device/exec/cpu.h, device/exec/cpu_scheduler.h),
+// and streams of that layer (device/exec/cpu_stream.h).
 #pragma once
 
 #include <cuda_runtime.h>
@@ -13,6 +22,8 @@ namespace gdx::exec {
 using Stream = cudaStream_t;
 using Event = cudaEvent_t;
 
+// Describes a launch, as CUDA's triple angle brackets do. `progress`, `workers` and `clock` are for the CPU
+// layer, and here too so that one source compiles for both.
 struct LaunchConfig {
   dim3 grid{1};
   dim3 block{1};
@@ -59,12 +70,14 @@ inline void destroy_stream(Stream stream) {
   (void)cudaGetLastError();
   return Status::kSystem;
 }
-// Returns kPending while a launch of the stream has not ended, else kOk.
+// Returns kPending while a launch of the stream has not ended, else kOk. Errors: kInvalidArgument, kSystem.
 [[nodiscard]] inline Status query(Stream stream) { return status_of(cudaStreamQuery(stream)); }
 
+// Makes an event, a point in the order of a stream. Errors: kNoDevice, kNoMemory, kSystem.
 [[nodiscard]] inline Status create_event(Event* event) {
   return status_of(cudaEventCreateWithFlags(event, cudaEventDisableTiming));
 }
+// Ends an event. Waits that were enqueued before go on. Null: nothing.
 inline void destroy_event(Event event) {
   if (event != nullptr) (void)status_of(cudaEventDestroy(event));
 }
@@ -88,6 +101,7 @@ inline void destroy_event(Event event) {
   **word = 0;
   return made;
 }
+// Frees a word of make_word. Null: nothing.
 inline void free_word(std::uint64_t* word) {
   if (word != nullptr) (void)status_of(cudaFreeHost(word));
 }

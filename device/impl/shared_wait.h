@@ -1,5 +1,6 @@
 // Slow paths of calls on a shared endpoint: room, turns, completions, failure. Out of line, because a call
-// that need not wait then pays for a comparison only. Any number of threads may run them.
+// that need not wait then pays for a comparison only. Any number of threads may run them. One function is of
+// the fast path: publish_in_turn rings for a post whose turn has come, and publish_late rings by it, too.
 //
 // Every WQE of a shared endpoint is one block and reports its completion. So block k completes by CQE k, a
 // waiter reads only that entry, and no thread owns the completion queue.

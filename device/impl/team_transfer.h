@@ -138,8 +138,9 @@ GDX_DEVICE Status place_tail(const TeamHandle& /*team*/, std::uint32_t /*rank*/,
 template <typename Tail>
 using PlacedTail = std::conditional_t<Tail::kBlocks == 0, NoSignal, TeamSignal>;
 
-// Every put of a wide scope, and a thread's unusual ones. These are refused, empty, or in a window beyond the
-// heap. Others go to a peer that the thread does not reach by a queue pair alone.
+// Makes every put that put_in_team does not post itself. These are all puts of a warp or a block, and those
+// of a thread in any mode but pull, the default kAuto among them. A thread's pull comes here if it is refused
+// or empty, lies in a window beyond the heap, or goes to a peer whose way is not kNative (yet).
 template <Mode M, Scope S, Placement P, typename Tail>
 GDX_OUT_OF_LINE Status put_anywhere(const TeamHandle* team, TeamPeer* peers, std::uint32_t layout,
                                     TeamPut put, Tail tail) {
@@ -197,13 +198,15 @@ GDX_DEVICE TeamQueue load_queue(const TeamPeer& peer) {
   return loaded;
 }
 
-// Returns whether 1 <= bytes <= most_bytes, with one comparison less than of 64 bits.
+// Returns whether 1 <= bytes <= most_bytes. It compares halves, which takes one comparison less than 64 bits
+// would.
 GDX_DEVICE bool is_length(const TeamHandle& team, std::uint64_t bytes) {
   const exec::Halves halves = exec::split(bytes);
   return halves.high == 0 && halves.low - 1 < team.most_bytes;
 }
 
-// A thread's pull within the heap to a peer beyond the NIC is inline; all else is a function call.
+// Posts a thread's pull within the heap to a native peer at once, in the caller's code. All else is the call
+// of one function, so that a kernel has one copy of it.
 template <Mode M, Scope S, Placement P, typename Tail>
 GDX_DEVICE Status put_in_team(const TeamHandle& team, const TeamPut& put, const Tail& tail) {
   if constexpr (S == Scope::kThread && M == Mode::kPull) {

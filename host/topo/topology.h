@@ -12,6 +12,7 @@
 
 namespace gdx {
 
+// A GPU or a NIC of the machine.
 struct PciDevice {
   std::string bus_id;                // 0000:07:00.0
   std::string name;                  // vendor and model, or the vendor and device number
@@ -21,6 +22,7 @@ struct PciDevice {
   std::vector<int> processors = {};  // near its root complex, by the system's numbers, in order
 };
 
+// The distance of one GPU from one NIC.
 struct GpuNicPath {
   std::size_t gpu = 0;  // index into gpus
   std::size_t nic = 0;
@@ -30,6 +32,7 @@ struct GpuNicPath {
   std::vector<std::string> bridges = {};
 };
 
+// The GPUs and NICs of a machine, and their distances.
 struct Topology {
   std::vector<PciDevice> gpus;  // by bus id
   std::vector<PciDevice> nics;

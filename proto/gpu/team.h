@@ -125,7 +125,7 @@ struct TeamHandle {
   TeamAtomics atomics;
   std::uint32_t window_count;
   std::uint32_t pool_peer_count;  // of `pool_peers`
-  std::uint32_t most_bytes;       // longest inline put: 1 GiB, or the heap if that is less
+  std::uint32_t most_bytes;       // longest put within the heap: 1 GiB, or the heap's size if that is less
   TeamPeer* peers;                // of lane 0, by rank; `size` records for each lane
   TeamFault* fault;
   const std::uint32_t* abort;  // nonzero: waits return kAborted
