@@ -1,4 +1,4 @@
-// Options of the calls on an endpoint.
+// Options of the calls of kernels, on endpoints and on teams.
 #pragma once
 
 #include <cstdint>
