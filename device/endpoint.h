@@ -31,9 +31,8 @@
 //
 // Differences of a SharedEndpoint:
 //  - Any number of scopes may call at a time, each on an object of its own.
-//  - A signal takes effect after what its scope has called before, and after calls of other scopes whose
-//  return
-//    that scope observed.
+//  - A signal takes effect after what its scope has called before. It also takes effect after those calls of
+//    other scopes whose return that scope observed.
 //
 //      thread 1: gdx_put(A); flag = 1            (release)
 //      thread 2: while (flag == 0) {}            (acquire)
@@ -47,13 +46,14 @@
 //    wait.
 //  - A wait for a credit holds no block. So its timeout or abort leaves the queue intact, with the earlier
 //    chunks sent.
-//  - A call that meets the endpoint's failure gives credits back. It waits once more for slots that the NIC
-//    has yet to flush.
+//  - A call that finds the endpoint failed returns the endpoint's credits to the pool. Slots whose work
+//    requests the NIC has yet to flush cannot be returned yet, so it waits for those, up to the endpoint's
+//    timeout once more.
 //  - A put inline takes one work request for every 28 B, and so kAuto takes at most one inline.
 //  - There is no Doorbell::kDefer, no gdx_fence and no Copy::kBulk.
 //  - Doorbells are plain, because a BlueFlame register has one writer.
-//  - There is no close. A push that polls credits, and gdx_flush, return slots above the limit.
-//    Slots held at the kernel's end stay held; EndpointOptions::slot_count bounds them.
+//  - There is no close. Slots above the scheduler's limit are returned by gdx_flush, and by a push that
+//    looks for credits. Slots held at the kernel's end stay held; EndpointOptions::slot_count bounds them.
 //  - "Errors: the endpoint's" means the endpoint's failure, of which a timeout or an abort may be the cause.
 //
 // Build: C++17 or later; nvcc with --expt-relaxed-constexpr, for sm_80 and later. Source of the order of

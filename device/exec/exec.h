@@ -27,7 +27,7 @@
 //   copy<S>(to, from, n)                  cooperative, 16 B stores where alignment allows
 //   fill_slot<S>(slot, from, n)           the same to a slot, in 16 B stores alone, zeros behind
 //   BulkStores                            the same by TMA, of a block, asynchronous until wait()
-//   watch_endpoint(handle)                what a recorder of the CPU layer checks stores to, and releases of
+//   watch_endpoint(handle)                names it to the CPU layer's checker of stores and releases
 //   store_word(p, v), add(p, n)           one 4 B store; an atomic add, relaxed
 //   now_ns(), relax()                     for bounded waits; now_cycles() for measurements
 //   yield()                               runs threads that share a core with this one

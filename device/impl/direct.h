@@ -15,7 +15,7 @@ template <Scope S>
 GDX_DEVICE void copy_direct(std::byte* to, const std::byte* from, std::uint64_t bytes) {
   exec::sync<S>();
   exec::copy<S>(to, from, bytes);
-  exec::sync<S>();  // each thread has loaded a part of the source
+  exec::sync<S>();  // no thread returns before all have loaded their parts of the source
 }
 
 // Stores a word after all earlier stores of the scope.

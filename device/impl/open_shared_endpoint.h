@@ -23,11 +23,12 @@
 
 namespace gdx::device::impl {
 
-// Treatment of the endpoint's credits by a post that meets the endpoint's failure. It gives them back, though
-// it had none, because there may be no other call. A caller with a slot of its own abandons that first.
+// Treatment of the endpoint's credits by a post that finds the endpoint failed. kGiveBack: the post returns
+// all of them to the pool, though it uses none itself, because no other call may come that would. kReturn:
+// its caller has taken a slot, and returns credits after it has abandoned that slot.
 enum class OnFailure { kGiveBack, kReturn };
 
-// Slow paths of a post.
+// Slow paths of a post: the waits for room and for the turn, each with what OnFailure says behind it.
 template <OnFailure F>
 GDX_OUT_OF_LINE Status wait_shared_blocks(QueueState* state, std::uint32_t goal) {
   const Status status = wait_shared_room(state, goal);

@@ -80,8 +80,9 @@ GDX_DEVICE Newest<1> store_wqe(Queue& queue, std::uint32_t index, const Wqe& wqe
 }
 
 // Posts `blocks` WQEBBs, for which has_room() held or wait_blocks() succeeded. `store(first)` stores their
-// WQEs and returns the newest. `Payload` is the memory in which this kernel stored their payload. A status is
-// compared only in its slow branch, because a GPU's compiler does not thread jumps.
+// WQEs and returns the newest. `Payload` is the memory in which this kernel stored their payload. The
+// fast path returns without a comparison of its status, because a GPU's compiler, which does not thread
+// jumps, would keep it.
 template <Placement Payload, typename Queue, typename Store>
 GDX_DEVICE Status post_in_room(Queue& queue, std::uint32_t blocks, Doorbell doorbell, Store store) {
   const std::uint32_t first = queue.take_blocks(blocks);

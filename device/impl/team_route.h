@@ -90,8 +90,8 @@ GDX_DEVICE PeerWay way_of(const TeamPeer& peer) { return way_and_key_of(peer).wa
 GDX_DEVICE bool has_queue(PeerWay way) { return way == PeerWay::kNative || way == PeerWay::kDirect; }
 GDX_DEVICE bool is_mapped(PeerWay way) { return way == PeerWay::kMapped || way == PeerWay::kDirect; }
 
-// Returns where this kernel loads and stores the place of `own` at `rank`, which exists; null where it
-// cannot.
+// Returns the address by which this kernel loads and stores the memory of `rank` that `own` names here; null
+// where it cannot. `rank` exists.
 GDX_DEVICE const std::byte* reached_at(const TeamHandle& team, const void* own, std::uint32_t rank) {
   TeamPlace place{};
   if (!find_place(team, own, 1, &place)) return nullptr;

@@ -172,7 +172,7 @@ GDX_OUT_OF_LINE Status put_anywhere(const TeamHandle* team, TeamPeer* peers, std
   const LocalMemory source{const_cast<std::byte*>(put.from), put.bytes, team->windows[from.window].lkey, 0};
   const Status sent =
       put_to_peer<M, S, P>(team, *peer, static_cast<PeerWay>(outcome), to, source, put.bytes, placed);
-  // Lack of slots, or of one in time, which no connection's failure tells.
+  // Records a put that found no slots, or none in time, because no connection's failure tells of that.
   constexpr bool kHasSlots = M != Mode::kPull && M != Mode::kInline;
   return kHasSlots && sent != Status::kOk ? record_fault(team, sent, put.rank, put.to, put.bytes) : sent;
 }
@@ -210,7 +210,7 @@ GDX_DEVICE bool is_length(const TeamHandle& team, std::uint64_t bytes) {
 template <Mode M, Scope S, Placement P, typename Tail>
 GDX_DEVICE Status put_in_team(const TeamHandle& team, const TeamPut& put, const Tail& tail) {
   if constexpr (S == Scope::kThread && M == Mode::kPull) {
-    // Words, because each && would be a branch.
+    // Joins the conditions by & of words, because each && would be a branch.
     const std::uint32_t is_usual =
         std::uint32_t{team.layout == team_layout(P)} & std::uint32_t{put.rank < team.size} &
         std::uint32_t{is_length(team, put.bytes)} & std::uint32_t{is_in_heap(team, put.to, put.bytes)} &

@@ -52,7 +52,7 @@ class Connection {
   // Errors: kPeerGone, kInvalidArgument (it sent out of turn).
   [[nodiscard]] Result<void> expect_silence() const;
 
-  // One that goes to many is shared by their queues.
+  // Appends a frame to what is sent. A frame that goes to many connections is shared by their queues.
   void queue(std::shared_ptr<const std::vector<std::byte>> frame) { outgoing_.push_back(std::move(frame)); }
   void queue(std::vector<std::byte> frame);
   // Sends what the socket takes now. Errors: kPeerGone.
@@ -64,7 +64,8 @@ class Connection {
 
   // Sends why this side ends the connection, unless a frame is half sent, and ends sending.
   void refuse(const Failure& failure);
-  // The same to one who has sent a frame where a handshake was due, and reads no other answer.
+  // Does the same without encryption, for an other end that sent a frame where a handshake was due. It would
+  // not read an encrypted answer.
   void refuse_in_clear(const Failure& failure);
 
  private:

@@ -82,7 +82,8 @@ Result<SharedFile> make_shared_file(std::size_t bytes) {
 
 Result<void> check_shared_file(int file, std::size_t bytes) {
   struct statfs system {};
-  // A file of huge pages is mapped and unmapped in those, and a hole in it ends who touches it.
+  // Refuses a file of huge pages, because it can be mapped and unmapped in whole huge pages only, and because
+  // a hole in it kills the process that touches it.
   if (fstatfs(file, &system) != 0 || system.f_type != TMPFS_MAGIC)
     return fail(Status::kInvalidArgument, "a shared file must be a memfd without MFD_HUGETLB");
   const int seals = fcntl(file, F_GET_SEALS);

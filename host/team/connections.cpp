@@ -144,8 +144,9 @@ Result<void> Connections::check_without_hca(std::uint32_t rank) const {
   return is_aborted() ? fail(Status::kAborted, "the team was aborted") : Result<void>{};
 }
 
-// Asks for this rank and those above at once; those below ask this one. Ends before the others' wait for
-// this rank does.
+// Connects all ranks. Asks for this rank and those of higher numbers at once, because those of lower numbers
+// ask for this one. Ends within 8/10 of the timeout, before the other ranks' wait for this one does, so that
+// they are told the reason of a failure.
 Result<void> Connections::connect_all() {
   if (!serves_) return {};
   for (std::uint32_t lane = 0; lane < options_->lanes; ++lane) {
@@ -156,7 +157,7 @@ Result<void> Connections::connect_all() {
   return {};
 }
 
-// Leaves the other ranks time to be told of a failure.
+// Waits for 8/10 of the timeout at most, so that the other ranks can still be told of a failure.
 Result<void> Connections::flush(std::span<const std::uint32_t> ranks) {
   const std::uint64_t deadline_ns = monotonic_ns() + options_->timeout_ns / 10 * kDeadlineTenths;
   if (poster_) {

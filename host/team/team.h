@@ -6,10 +6,10 @@
 //   run_my_kernel(team.handle(), x, n);
 //
 // Collective calls are made by all ranks, with equal arguments and in equal order, by one thread of each at a
-// time. A call that fails or differs at one rank fails at all ranks and names that one. One that another
-// thread makes meanwhile is kBusy, and one in a process that was forked from the rank's is kInvalidArgument:
-// both are refused where they are made alone, and the team goes on. Teams that were made of one another are
-// apart in this: each has a thread of its own if wanted. docs/teams.md gives the reasons.
+// time. A call that fails or differs at one rank fails at all ranks and names that one. Two calls are refused
+// at the rank that makes them alone, and the team goes on: a call that another thread makes meanwhile is
+// kBusy, and one in a process that was forked from the rank's is kInvalidArgument. This holds for each team
+// by itself: a team and its subteam may be called by two threads at once. docs/teams.md gives the reasons.
 #pragma once
 
 #include <cstddef>

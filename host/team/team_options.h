@@ -17,7 +17,8 @@ namespace gdx {
 inline constexpr std::uint64_t kMinTeamHeapBytes = 4096;
 inline constexpr std::uint64_t kMaxTeamHeapBytes = std::uint64_t{1} << 40;
 inline constexpr std::uint32_t kMaxTeamLanes = 64;
-// Above that of a call on hardware, less its silence, so that a pair that fails tells its reason before.
+// 8/10 of it, after which connect_all ends, are more than the 31.6 s after which a connector gives up a pair
+// on hardware. So a pair that fails tells its own reason first.
 inline constexpr std::uint64_t kDefaultTeamTimeoutNs = 40'000'000'000;
 
 // Environment variable of TeamOptions::provider.
@@ -25,23 +26,23 @@ inline constexpr char kProviderVariable[] = "GDX_PROVIDER";
 
 // Memory that holds a team's heap.
 enum class HeapMemory : std::uint8_t {
-  kHost,  // shareable with ranks of this node
-  kGpu,   // of TeamOptions::gpu: only kernels reach it, and copies
+  kHost,  // memory that ranks of this node can map
+  kGpu,   // memory of TeamOptions::gpu, which kernels and CUDA's copies reach, and the host does not
 };
 
 struct TeamOptions {
-  std::uint64_t heap_bytes = 64 << 20;  // of each rank, all equal; 4 KiB to 1 TiB
-  std::uint32_t lanes = 1;              // endpoints towards each rank, all ranks equal; 1 to 64
+  std::uint64_t heap_bytes = 64 << 20;  // heap of one rank, equal at all; 4 KiB to 1 TiB
+  std::uint32_t lanes = 1;              // endpoints towards each rank, equal at all; 1 to 64
   HeapMemory heap_memory = HeapMemory::kHost;
   // Ordinal of the GPU whose kernels use the team. None: that of Gpu::current() where nvcc has compiled the
   // program's kernels, else kernels of the CPU layer.
   std::optional<int> gpu = std::nullopt;
-  // Of each endpoint. `sharing` is always kShared. The slot counts are lowered to those of the pools. `gpu`
-  // is the team's where none is set.
+  // Options of each endpoint. `placement` must equal the Placement of the kernels' calls. `sharing` is always
+  // kShared. The slot counts are lowered to those of the pools. `gpu` is the team's where none is set.
   EndpointOptions endpoint = {.slot_count = 16, .bounce_slot_count = 16, .sharing = Sharing::kShared};
   // None: $GDX_DIRECT's. With kOff this rank's own memory goes through the NIC too.
   std::optional<DirectChoice> direct = std::nullopt;
-  std::uint64_t timeout_ns = kDefaultTeamTimeoutNs;  // of every collective call; 1 to kMaxWaitNs
+  std::uint64_t timeout_ns = kDefaultTeamTimeoutNs;  // bound of each collective call; 1 to kMaxWaitNs
   // Connects all ranks in Team::create, so that no first use is delayed. Else a connection is made once a
   // kernel or Team::connect needs it.
   bool connect_all = false;
@@ -52,7 +53,7 @@ struct TeamOptions {
   // tcp. None: $GDX_PROVIDER's, or an HCA without it.
   std::optional<std::string> provider = std::nullopt;
 
-  // Options below are those of what Team::create makes itself. Unused where the program gives its own.
+  // Options below are for what Team::create makes itself. They are unused where the program gives its own.
   std::optional<WorldOptions> world = std::nullopt;  // none: the environment's
   HcaOptions hca = {};  // `rank` is the world's, `gpu` the team's where none is set
   // Pools, whose slots endpoints lease when they need them; none: endpoints cannot push, or bounce. An HCA

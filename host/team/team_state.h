@@ -21,24 +21,25 @@
 
 namespace gdx::team {
 
-// Things that the program does not bring itself.
+// Parts that Team::create makes because the program does not bring them itself. They end with the team.
 struct OwnParts {
   std::optional<World> world;
   std::optional<Hca> hca;
   std::optional<StagingPool> nic_pool;
   std::optional<StagingPool> host_pool;
-  std::shared_ptr<void> counted = nullptr;  // among the process's teams with a pool of an HCA's memory
+  // Counts the team among those of the process that have a pool in an HCA's memory, while it exists.
+  std::shared_ptr<void> counted = nullptr;
 };
 
 // Ranks that make collective calls together: all of them, or those of a team that was made of another.
 struct Group {
   Caller caller;
-  std::optional<World> own_world = std::nullopt;  // of a part
+  std::optional<World> own_world = std::nullopt;  // has a value for a team of some ranks
   World* world = nullptr;
   std::shared_ptr<Table> table = nullptr;  // null until the team is made, and once it is closed
-  std::uint64_t number = 0;                // of a part, as its first rank gave it; 0 of all ranks
+  std::uint64_t number = 0;                // from the first rank of a team of some; 0 for all
   std::uint64_t splits = 0;
-  std::set<std::uint64_t> pieces = {};  // of the heap, by offset
+  std::set<std::uint64_t> pieces = {};  // offsets of its pieces of the heap
 
   [[nodiscard]] bool is_part() const { return own_world.has_value(); }
 };

@@ -24,7 +24,7 @@ inline constexpr std::uint32_t kMaxTeamWindows = 8;
 //   kMapped --> kDirect                 mapped from the start; connected when first needed
 //   any ------> kGone                   the connection failed: calls return kPeerUnreachable
 //   kDirect --> kMapped                 it failed where processors do the atomics, and the rank is there
-//   kProxied                            from the start, of all ranks of a team or of none
+//   kProxied                            from the start; all ranks of a team have it, or none
 //
 // A further way takes the next number.
 enum class PeerWay : std::uint32_t {

@@ -50,7 +50,7 @@ Result<void> check(const WorldConfig& config) {
   }
   if (!std::has_single_bit(staging.slot_bytes) || staging.slot_bytes < 64)
     return refuse(fmt::format("slots of {} B: use a power of two from 64", staging.slot_bytes));
-  // Slots are counted round and round, so the library takes no other pool.
+  // The library finds a slot by a counter that wraps, so it accepts no other number of slots.
   if (!std::has_single_bit(staging.pool_bytes))
     return refuse(fmt::format("a staging pool of {} B: use a power of two", staging.pool_bytes));
   if (staging.pool_bytes < staging.slot_bytes) {

@@ -41,12 +41,13 @@ class ObjectTable {
   ErrnoOr<Object*> find_any(std::uint32_t handle);
   // Null for no such handle.
   [[nodiscard]] const Object* look(std::uint32_t handle) const;
-  // Calls visit(const Object&) for every one, oldest first.
+  // Calls visit(const Object&) for every object, oldest first.
   template <typename Visit>
   void visit(Visit visit) const {
     for (const auto& [handle, object] : objects_) visit(*object);
   }
-  // Calls visit(Object&) for those that have been made or found since the last call, and may have changed.
+  // Calls visit(Object&) for each object that was made or found since the last call, because only such an
+  // object may have changed.
   template <typename Visit>
   void visit_touched(Visit visit) {
     for (const std::uint32_t handle : touched_) {
@@ -57,7 +58,7 @@ class ObjectTable {
   void forget_touched() { touched_.clear(); }
   // Counts every queue pair as changed.
   void touch_queue_pairs();
-  // Makes `object` stand on `to` where it stood on `from`: both exist.
+  // Makes `object` stand on `to` instead of on `from`, so that `to` cannot be removed before it. Both exist.
   void move(Object& object, std::uint32_t from, std::uint32_t to);
   // Errors: EBUSY while another object stands on it, or the HCA's refusal.
   Errno remove(Object& object);

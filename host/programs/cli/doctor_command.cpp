@@ -112,15 +112,16 @@ struct DoctorOptions {
   std::uint32_t port = 18520;
 };
 
-// Returns whether the report can grow there: a device, a pipe or a link is written once, at the end.
+// Returns whether the file may be replaced whenever the report grows. A device, a pipe or a link may not, so
+// it is written once, at the end.
 bool is_replaceable(const std::string& path) {
   std::error_code ignored;
   const auto status = std::filesystem::symlink_status(path, ignored);
   return !std::filesystem::is_other(status) && !std::filesystem::is_symlink(status);
 }
 
-// Writes `text` to the file at `path`, which is whole at any time if it is replaceable. The message where it
-// cannot.
+// Writes `text` to the file at `path`. A replaceable file is whole at any time, because it is replaced by a
+// rename. Errors: kSystem with a message for the user.
 Result<void> write_report(const std::string& path, const std::string& text) {
   const bool replace = is_replaceable(path);
   const std::string written = replace ? path + ".part" : path;

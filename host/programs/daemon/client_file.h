@@ -16,15 +16,18 @@ namespace gdx::daemon {
 // kInvalidArgument, kNoMemory.
 [[nodiscard]] Result<MappedPages> map_client_file(const std::vector<Descriptor>& files, int own_file,
                                                   std::uint64_t offset, std::uint64_t bytes);
-// Lets accesses to pages of a client's memory that the client has punched out fail, and add none, which would
-// count as gdxd's. The HCA alone may touch these pages, because a fault of gdxd's own accesses ends it.
+// Makes accesses to pages that the client has punched out of its file fail. Otherwise such an access would
+// allocate a new page, which would count as gdxd's. Only the HCA may touch pages of clients, because a fault
+// in an access of its own would end gdxd.
 void refuse_client_holes(std::byte* first, std::size_t length_bytes);
 
-// A dmabuf cannot shrink. A memfd that stands for one, as a fake driver's, must hold as a client's memory
-// does. Its position, where its buffer begins, must lie in it. Errors: kInvalidArgument.
+// Checks that a client's dmabuf holds the bytes. A real dmabuf cannot shrink, so it passes. A memfd that
+// stands for one, as a fake driver's does, must pass check_shared_file. Its file position tells where its
+// buffer begins. Errors: kInvalidArgument.
 [[nodiscard]] Result<void> check_dmabuf(int file, std::uint64_t offset, std::uint64_t bytes);
 
-// Errors: those of check_dmabuf; kNoMemory, kUnsupported.
+// Registers the dmabuf that came with the request with the HCA. Errors: those of check_dmabuf; kNoMemory,
+// kUnsupported.
 [[nodiscard]] Result<MrHandle> register_dmabuf(const Hca& hca, const ipc::RegisterMemory& request,
                                                const std::vector<Descriptor>& files);
 
