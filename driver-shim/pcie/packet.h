@@ -35,7 +35,7 @@ struct Packet {
   NodeId origin = kNoNode;
   NodeId target = kNoNode;
   std::uint32_t payload_bytes = 0;
-  std::uint32_t requested_bytes = 0;  // of a read request
+  std::uint32_t requested_bytes = 0;  // bytes that a read request asks for
   std::uint64_t address = 0;
   std::uint32_t job = 0;           // the write, or the read request with its tag, that it belongs to
   NodeId line_holder = kNoNode;    // root complex that keeps a line buffer for it

@@ -48,7 +48,7 @@ struct RootComplex {
   std::uint32_t memory_hop_ns = 90;
   std::uint32_t peer_hop_ns = 150;  // [guessed] port to port, one way
   bool peer_reads = true;
-  bool only_one = false;  // of the machine: there is no NODE or SYS path
+  bool only_one = false;  // the machine has one root complex, so no NODE or SYS path
   // Peer reads are carried out line by line. So many lines are outstanding in the root complex that the
   // request enters first. [guessed] On any platform.
   std::uint32_t peer_read_lines = 48;

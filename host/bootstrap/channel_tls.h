@@ -77,7 +77,7 @@ class ChannelTls {
   bool awaits_room_ = false;
   std::array<std::byte, sizeof kMagic> first_{};  // bytes that came first
   std::size_t first_bytes_ = 0;
-  std::string refusal_;  // of the other end's identity
+  std::string refusal_;  // reason for which the other end's identity was refused
   std::optional<Error> broken_;
   std::unique_ptr<ssl_st, Delete> tls_;
 };

@@ -79,7 +79,7 @@ struct GroupKey {
 struct GroupHello {
   GroupKey key;
   std::uint32_t rank = 0;            // the sender's
-  std::vector<std::uint32_t> ranks;  // of all members, in their order
+  std::vector<std::uint32_t> ranks;  // ranks of all members, in their order
 };
 [[nodiscard]] std::vector<std::byte> encode_group(const GroupHello& hello);
 // Decodes a member's hello. `frame` has its type and passed FrameParser.

@@ -14,7 +14,7 @@ namespace gdx::bootstrap {
 namespace {
 
 constexpr std::size_t kMaxLogged = 16;
-constexpr std::uint32_t kUnknownRank = ~0u;  // of one who did not come as far as its hello
+constexpr std::uint32_t kUnknownRank = ~0u;  // rank of one that ended before its hello
 constexpr int kMostAccepted = 256;           // at once, so that a flood holds up nobody who is there
 constexpr std::uint64_t kNsPerSecond = 1'000'000'000;
 

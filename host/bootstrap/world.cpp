@@ -31,8 +31,8 @@ struct World::Impl {
   // Rank 0, until the first collective proves that the members are the ranks.
   std::optional<bootstrap::Reception> reception;
   std::string latecomer;         // the last who came when its place was taken, for messages
-  std::uint64_t bound_ns = 0;    // of the collective in progress
-  std::uint32_t sequence = 1;    // of the collective in progress or, between, the next
+  std::uint64_t bound_ns = 0;    // bound of the collective in progress
+  std::uint32_t sequence = 1;    // number of the collective in progress or, between two, of the next
   bool has_contributed = false;  // to a barrier that poll_barrier() goes on with
   std::optional<std::pair<std::uint32_t, Error>> gave_up;  // rank 0: a rank that has ended its world, and why
   std::optional<Error> broken;

@@ -38,7 +38,7 @@ struct CalibrationKey {
 struct Calibration {
   CalibrationKey key;
   ModeTable modes{};             // possible with all means
-  std::uint32_t rounds = 0;      // of which the median counts; 1 to kMaxCalibrationRounds
+  std::uint32_t rounds = 0;      // rounds measured, whose median counts; 1 to kMaxCalibrationRounds
   std::string measured_on;       // "the software HCA, CPU kernels"
   std::vector<std::string> why;  // one line for each range, with the spread of its figures
 };

@@ -20,9 +20,9 @@ constexpr std::string_view name(Placement placement) {
 // Resources of an endpoint, or of one that was measured.
 struct QueueShape {
   Placement queues = Placement::kHost;
-  std::uint32_t slot_count = 0;  // of the NIC's memory, that it may hold at most; 0: it cannot push
+  std::uint32_t slot_count = 0;  // most slots of NIC memory that it may hold; 0: it cannot push
   std::uint32_t slot_bytes = 0;
-  std::uint32_t bounce_slot_count = 0;  // of host memory, that it may hold at most; 0: it cannot bounce
+  std::uint32_t bounce_slot_count = 0;  // most slots of host memory that it may hold; 0: it cannot bounce
   std::uint32_t bounce_slot_bytes = 0;
   bool blueflame = false;  // its own doorbell register, which takes a WQE along; otherwise a plain doorbell
 

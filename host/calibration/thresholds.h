@@ -21,8 +21,8 @@ struct Spread {
 
 struct MeasuredSize {
   std::uint64_t bytes = 0;
-  std::array<std::optional<double>, 4> ns = {};  // of one message, by TableMode; absent: not possible
-  std::array<Spread, 4> spread = {};             // of all rounds, where they were counted
+  std::array<std::optional<double>, 4> ns = {};  // time of one message, by TableMode; absent: not possible
+  std::array<Spread, 4> spread = {};             // spread of all rounds, where they were counted
 };
 
 // The mode by which the table sends `bytes`.

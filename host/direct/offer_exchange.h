@@ -18,7 +18,7 @@ namespace gdx {
 struct PeerOffers {
   std::vector<peer::Offer> offers;
   std::vector<Descriptor> files;  // files of all regions, in their order
-  Descriptor process;  // of the rank, a pidfd; none where it has no number here, or the kernel no such thing
+  Descriptor process;             // pidfd of the rank; none if it has no number here, or the kernel no pidfd
 };
 
 // One rank's end of the exchange. A rank listens first, then publishes its identity.

@@ -147,7 +147,7 @@ class Gpu::Mapping : public GpuMapping {
   }
 
  private:
-  std::shared_ptr<Context> context_;  // of the GPU whose kernels use the pages
+  std::shared_ptr<Context> context_;  // context of the GPU whose kernels use the pages
   Range range_;
 };
 

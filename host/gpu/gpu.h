@@ -42,7 +42,7 @@ class GpuMapping {
 // other. Source: UCX pull request 11571.
 enum class DmabufPages {
   kDriversChoice,  // on Grace those of C2C
-  kPcie,           // of BAR1: for Data Direct
+  kPcie,           // pages of BAR1, for Data Direct
 };
 
 // Threads: any.
@@ -65,7 +65,7 @@ class Gpu {
   [[nodiscard]] const std::string& pci_bus_id() const;  // "0000:3B:00.0"
   [[nodiscard]] int compute_capability() const;         // 90 for sm_90
   [[nodiscard]] std::string cuda_version() const;       // "13.0": the newest that the driver runs
-  [[nodiscard]] int most_mhz() const;                   // of its multiprocessors; 0: unknown
+  [[nodiscard]] int most_mhz() const;                   // highest clock of its multiprocessors; 0: unknown
   [[nodiscard]] bool shared_by_mps() const;             // processes' kernels run beside one another
   [[nodiscard]] bool exports_dmabuf() const;
   // Returns whether cuMemCreate makes memory of this GPU that HCAs register and other processes map. On Grace

@@ -27,7 +27,7 @@ struct Routing {
   std::optional<bool> any_order = std::nullopt;
   bool order_forced = false;  // a queue pair may permit or forbid that, whatever the HCA's administrator set
   std::optional<bool> has_lag = std::nullopt;  // an active bond; none: the HCA did not say
-  std::uint8_t lag_ports = 0;                  // of the bond, each of which a queue pair may choose; 0: none
+  std::uint8_t lag_ports = 0;  // ports of the bond, each of which a queue pair may choose; 0: no bond
 
   bool operator==(const Routing&) const = default;
 };

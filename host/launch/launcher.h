@@ -33,7 +33,7 @@ struct Launcher {
   Way way = Way::kNone;
   std::string name = {};     // "PMIx of mpirun", "torchrun"; empty without one
   std::string command = {};  // that gives each rank a software HCA; empty without one
-  std::string remedy = {};   // of kVariables, for ranks without GDX_ROOT
+  std::string remedy = {};   // advice of kVariables, for ranks without GDX_ROOT
   // Place that the variables tell. PMIx and PMI_PORT leave the size to the server.
   std::optional<std::uint32_t> rank = {};
   std::optional<std::uint32_t> size = {};

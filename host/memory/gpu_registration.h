@@ -64,7 +64,7 @@ struct RegistrationFacts {
   bool data_direct_failed = false;  // tried, in vain
   bool dmabuf_failed = false;
   bool peermem_failed = false;
-  RegistrationChoice choice = RegistrationChoice::kAuto;  // of a way for device memory
+  RegistrationChoice choice = RegistrationChoice::kAuto;  // choice of a way for device memory
 };
 
 // Data Direct is for memory that the HCA only reads. Its writes would come on a way of their own, and so

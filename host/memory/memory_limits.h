@@ -15,7 +15,8 @@ namespace gdx {
 
 struct MemoryPlaces {
   std::string proc = "/proc";
-  std::string cgroups = "/sys/fs/cgroup";  // of version 2, and the folder of version 1's "memory"
+  // Mount of cgroups version 2; with the folder of version 1's "memory".
+  std::string cgroups = "/sys/fs/cgroup";
 };
 
 // A bound on what the processes below it may have together.
@@ -36,7 +37,7 @@ struct MemoryNeed {
   std::uint64_t bytes = 0;
   std::uint32_t limits = 0;  // number of known ones
   std::uint32_t reserved = 0;
-  std::array<std::uint64_t, kMaxKnownLimits> ids = {};  // of the limits above the process
+  std::array<std::uint64_t, kMaxKnownLimits> ids = {};  // identities of the limits above the process
 };
 [[nodiscard]] MemoryNeed memory_need(std::uint64_t bytes, std::span<const MemoryLimit> limits);
 

@@ -20,7 +20,7 @@ struct SharedFile {
 
 struct SharedPlace {
   int file;
-  std::uint64_t offset;  // of the first byte, in the file
+  std::uint64_t offset;  // place of the first byte in the file
 };
 // Returns the place of a range of this process's shared files. Threads: any.
 [[nodiscard]] std::optional<SharedPlace> find_shared(const void* address, std::size_t bytes);

@@ -87,7 +87,7 @@ struct Endpoint::Impl {
   StagingLease staging;  // both hold the pools' memory; `queue` leases slots
   StagingLease bounce;
   std::unique_ptr<QueueObjects> queue;
-  std::vector<std::shared_ptr<GpuMapping>> mappings;  // of queues, owner word and doorbell
+  std::vector<std::shared_ptr<GpuMapping>> mappings;  // mappings of queues, owner word and doorbell
   std::optional<HostRinger> ringer;                   // in place of a mapped doorbell
   QueueState first_state{};                           // and with it the handle
   EndpointAddress peer{};

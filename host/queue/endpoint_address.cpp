@@ -14,12 +14,12 @@
 namespace gdx {
 namespace {
 
-constexpr std::uint32_t kNumberLimit = 1u << 24;  // of QPNs and PSNs
+constexpr std::uint32_t kNumberLimit = 1u << 24;  // QPNs and PSNs are below it
 constexpr std::uint16_t kLargestLid = 0xbfff;     // those above are of groups
 constexpr std::uint64_t kNsPerSecond = 1'000'000'000;
 constexpr std::uint8_t kMaxAckTimeout = 31;
 constexpr std::uint8_t kMaxRetryCount = 7;
-constexpr std::uint8_t kMaxServiceLevel = 15;  // of InfiniBand
+constexpr std::uint8_t kMaxServiceLevel = 15;  // highest service level of InfiniBand
 constexpr std::uint8_t kMaxVlanPriority = 7;
 
 // Defaults of an HCA's endpoints. Hardware's ACK timeout and retries are those of UCX, because its networks

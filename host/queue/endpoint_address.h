@@ -24,9 +24,9 @@ struct EndpointAddress {
   std::uint32_t qpn;          // 24 bits
   std::uint32_t psn;          // 24 bits: the first PSN that this side will send
   std::uint16_t mtu_bytes;
-  std::uint16_t lid;  // of an InfiniBand port; 0: the port is Ethernet's
+  std::uint16_t lid;  // LID of an InfiniBand port; 0: the port is Ethernet's
   std::uint8_t gid[16];
-  std::uint16_t pkey = 0xffff;  // of its partition; bit 15: a full member
+  std::uint16_t pkey = 0xffff;  // key of its partition; bit 15: a full member
   std::uint8_t reserved[2] = {};
   std::uint32_t node = 0;  // node_word() of whoever opened the HCA; 0: unknown
 

@@ -19,8 +19,8 @@
 namespace gdx {
 namespace {
 
-constexpr std::uint32_t kEntriesRead = 32;  // of each ring
-constexpr std::size_t kLoggedEvents = 16;   // of a fault
+constexpr std::uint32_t kEntriesRead = 32;  // entries read of each ring
+constexpr std::size_t kLoggedEvents = 16;   // newest events that the log shows of a fault
 
 template <std::size_t Count>
 const char* name_in(const char* const (&names)[Count], std::size_t number) {

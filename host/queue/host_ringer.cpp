@@ -81,7 +81,7 @@ class Ringer {
     }
   }
 
-  std::mutex changing_;  // of the thread; held before mutex_
+  std::mutex changing_;  // guards the start and end of the thread; locked before mutex_
   std::thread thread_;
   std::mutex mutex_;
   std::vector<Bell> bells_;

@@ -81,7 +81,7 @@ class OwnerPage {
   static constexpr std::size_t kBytes = kWordsOfPage * sizeof(std::uint64_t);
   static std::size_t host_bytes() { return (kBytes + page_bytes() - 1) / page_bytes() * page_bytes(); }
 
-  std::byte* base_ = nullptr;  // of host memory: never freed
+  std::byte* base_ = nullptr;  // base of the words' host memory, which is never freed
   std::optional<GpuMemory> gpu_memory_;
   std::vector<std::uint32_t> free_;
   std::vector<std::uint32_t> uses_ = std::vector<std::uint32_t>(kWordsOfPage);

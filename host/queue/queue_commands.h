@@ -39,7 +39,7 @@ struct QueuePairSpec {
 struct RemotePath {
   std::uint8_t port = 1;
   std::uint16_t lid = 0;  // InfiniBand; 0: Ethernet
-  bool global = true;     // of InfiniBand: whether packets carry a GRH, which routers need
+  bool global = true;     // on InfiniBand: packets carry a GRH, which routers need
   std::uint8_t source_gid_index = 0;
   std::array<std::uint8_t, 16> gid{};
   std::array<std::uint8_t, 6> mac{};
@@ -47,7 +47,7 @@ struct RemotePath {
   std::uint8_t traffic_class = 0;
   std::uint8_t service_level = 0;  // the VLAN priority of Ethernet
   std::uint16_t udp_source_port = 0;
-  std::uint8_t lag_port = 0;  // of a bond, from 1; 0: the HCA chooses
+  std::uint8_t lag_port = 0;  // port of a bond, from 1; 0: the HCA chooses
 };
 
 struct ReceiveSpec {  // set by INIT2RTR

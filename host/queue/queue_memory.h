@@ -45,8 +45,9 @@ static_assert(sizeof(ControlPage) <= 4096, "no page is smaller");
 struct HostPage {
   alignas(64) std::uint64_t scratch;
   alignas(64) std::uint32_t abort;
-  std::uint32_t event;                    // enum ibv_event_type: the HCA's reason for the abort; 0: none
-  alignas(64) std::uint64_t doorbell;     // of kernels that may not ring themselves; see HostRinger
+  std::uint32_t event;  // enum ibv_event_type: the HCA's reason for the abort; 0: none
+  // Word that kernels ring by if they may not ring themselves; see HostRinger.
+  alignas(64) std::uint64_t doorbell;
   alignas(64) std::uint32_t words_moved;  // 1: kernels change a copy of the state, in GPU memory
 };
 

@@ -40,7 +40,7 @@ struct QueueFacts {
   DoorbellPlace doorbell_place;
   std::uint32_t blueflame_half_bytes = 0;                       // as in EndpointHandle
   DataOrder data_order = DataOrder::kAny;                       // as in EndpointAddress
-  RegistrationWay registered_by = RegistrationWay::kHostPages;  // of the queue memory
+  RegistrationWay registered_by = RegistrationWay::kHostPages;  // way by which the queue memory is registered
 };
 
 // Threads: one at a time, except retire().

@@ -82,7 +82,7 @@ class CreditExchange {
   std::string name_;
   std::vector<Client> clients_;                         // by endpoint number
   std::vector<FlightRecorder<kFlightEvents>> flights_;  // by number; apart, because poll() walks the clients
-  std::uint64_t now_ns_ = 0;                            // of the poll in progress
+  std::uint64_t now_ns_ = 0;                            // time of the poll in progress
   std::vector<CreditAction> actions_;
   std::size_t open_ = 0;
   std::uint64_t bad_returns_ = 0;

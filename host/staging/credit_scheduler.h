@@ -29,9 +29,9 @@
 namespace gdx {
 
 struct CreditRules {
-  std::uint32_t slot_count = 0;           // of the pool
+  std::uint32_t slot_count = 0;           // slots of the pool
   std::uint32_t minimum_slots = 1;        // reserved for every open endpoint; may be 0
-  std::uint32_t threshold_percent = 100;  // of the free slots; kMin to kMaxThresholdPercent
+  std::uint32_t threshold_percent = 100;  // share of the free slots; kMin to kMaxThresholdPercent
   // Slots kept for tenants that have none, one fewer than there may be tenants. For pools of several tenants
   // without a minimum.
   std::optional<std::uint32_t> tenant_slots = std::nullopt;

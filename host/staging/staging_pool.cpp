@@ -24,7 +24,7 @@
 namespace gdx {
 namespace {
 
-constexpr std::uint32_t kLogAlignment = 6;  // of the device memory: 64 B, the smallest slot
+constexpr std::uint32_t kLogAlignment = 6;  // alignment of the device memory: 64 B, the smallest slot
 
 using DmHandle = std::unique_ptr<ibv_dm, CallDestroy<ibv_free_dm>>;
 
@@ -37,7 +37,7 @@ CreditRules rules_of(const StagingOptions& options, std::uint64_t pool_bytes) {
 // Memory of a pool, with its addresses for kernels and for the HCA.
 struct StagingRegion {
   DmHandle dm;
-  MrHandle mr;  // of `dm`, and after it: deregistered before it is freed
+  MrHandle mr;  // region of `dm`; declared after it, so that it is deregistered before `dm` is freed
   std::optional<Memory> host;
   MappedPages shared;  // the pool of gdxd
   std::byte* base = nullptr;
@@ -176,7 +176,7 @@ struct StagingLease::Pool {
   CreditRules rules;
   std::optional<CreditService> service;  // none: gdxd runs the scheduler
   std::shared_ptr<ipc::Daemon> daemon;
-  std::uint32_t number = 0;  // of the pool, at gdxd
+  std::uint32_t number = 0;  // number of the pool at gdxd
   std::shared_ptr<GpuMapping> mapping;
 
   Pool(const StagingOptions& options, StagingRegion&& its_region, std::uint64_t pool_bytes)

@@ -80,7 +80,7 @@ class StagingPool;
 //   queue pair, then StagingLease, then memory of the channel
 class StagingLease {
  public:
-  StagingLease() = default;  // of no pool
+  StagingLease() = default;  // makes a lease of no pool
   StagingLease(StagingLease&&) noexcept = default;
   StagingLease& operator=(StagingLease&& other) noexcept;
   StagingLease(const StagingLease&) = delete;
@@ -92,11 +92,11 @@ class StagingLease {
   // Returns the newest moves of slots from and to the endpoint; none without a pool. Threads: any.
   [[nodiscard]] FlightRecord flight() const;
 
-  [[nodiscard]] std::byte* base() const;           // of the pool, for this process's stores
-  [[nodiscard]] std::uint64_t nic_offset() const;  // of the pool, under lkey()
+  [[nodiscard]] std::byte* base() const;           // begin of the pool, for this process's stores
+  [[nodiscard]] std::uint64_t nic_offset() const;  // begin of the pool, under lkey()
   [[nodiscard]] std::uint32_t lkey() const;
   [[nodiscard]] std::uint32_t slot_bytes() const;
-  [[nodiscard]] std::uint32_t slot_count() const;  // of the pool; 0 without one
+  [[nodiscard]] std::uint32_t slot_count() const;  // slots of the pool; 0 without one
   [[nodiscard]] std::uint32_t minimum_slots() const { return minimum_slots_; }
 
  private:

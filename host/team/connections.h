@@ -147,9 +147,8 @@ class Connections final : private ConnectorHost {
   std::vector<std::weak_ptr<Table>> tables_;  // guarded by mutex_
   std::vector<End> ends_;                     // by lane, then rank; guarded by mutex_
   std::unique_ptr<ConnectorService> connector_;
-  bool serves_ = false;  // the connector does
-  std::unique_ptr<ProcessWatch>
-      processes_;  // of ranks that are mapped, in a team without an HCA and a poster
+  bool serves_ = false;                      // the connector does
+  std::unique_ptr<ProcessWatch> processes_;  // watches mapped ranks, in a team without an HCA and a poster
   std::unique_ptr<Poster> poster_;
   std::shared_ptr<GpuMapping> rings_on_gpu_;  // ends before the rings do
   std::shared_ptr<void> on_loss_;

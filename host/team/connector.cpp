@@ -358,7 +358,7 @@ bool Connector::end_turn(std::uint64_t now_ns) {
 
 std::uint64_t Connector::next_ns() const {
   std::uint64_t next_ns = kNever;
-  std::uint64_t dial_ns = kNever;  // of the first that waits
+  std::uint64_t dial_ns = kNever;  // time to dial the first that waits
   std::uint64_t turn_ns = dialled_ < rules_.most_dialled ? 0 : kNever;
   for (const std::uint32_t rank : busy_) {
     const Peer& peer = peers_.at(rank);

@@ -34,7 +34,8 @@ namespace gdx {
 
 inline constexpr std::uint64_t kFirstRetryPauseNs = 10'000'000;  // doubled by each further try
 inline constexpr std::uint64_t kMostRetryPauseNs = 320'000'000;
-inline constexpr std::uint64_t kDialTurnNs = 500'000'000;  // of a dialled channel, while other ranks wait
+// Time that a dialled channel may be silent while other ranks wait.
+inline constexpr std::uint64_t kDialTurnNs = 500'000'000;
 
 struct ConnectorRules {
   std::uint64_t deadline_ns = 4'000'000'000;  // from asking until the pair is ready or gone

@@ -31,7 +31,7 @@ struct ConnectorOptions {
   std::string host = "127.0.0.1";
   // Less than the kernels' bound, so that they report an unreachable peer and no timeout.
   ConnectorRules rules = {};
-  bootstrap::Secret::Ptr secret = nullptr;  // of the job: by which ranks recognise each other
+  bootstrap::Secret::Ptr secret = nullptr;  // secret of the job, by which ranks recognise each other
 };
 
 // Costs less than one percent of a core at rest: it looks once in 8 ms then, and more often
@@ -105,7 +105,7 @@ class ConnectorService final : private ConnectorPort {
   std::uint64_t token_;
   Descriptor listener_;  // until start()
   std::string address_;
-  std::vector<std::string> addresses_;  // of all ranks' listeners
+  std::vector<std::string> addresses_;  // addresses of all ranks' listeners
   ConnectorHost* host_ = nullptr;
   std::uint32_t* asked_ = nullptr;
 

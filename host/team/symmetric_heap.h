@@ -10,7 +10,7 @@
 
 namespace gdx {
 
-inline constexpr std::uint64_t kHeapAlignment = 128;      // of every piece, and the unit of its size
+inline constexpr std::uint64_t kHeapAlignment = 128;  // alignment of every piece, and the unit of its size
 inline constexpr std::uint64_t kMaxHeapAlignment = 4096;  // that a page of every machine has
 
 // First fit. Threads: one at a time.

@@ -55,7 +55,8 @@ std::string argument_reason_of(const TeamFault& fault, const Table& table, const
     if (offset >= memory.bytes()) continue;
     if (fault.bytes > memory.bytes() - offset)
       return fmt::format(": ends {} bytes beyond that memory", fault.bytes - (memory.bytes() - offset));
-    if (fault.rank == kAnyTeamRank)  // of a call that names a rank: a wait for any has a range alone
+    // A wait for any rank is refused for its range alone, so this call named the number as a rank.
+    if (fault.rank == kAnyTeamRank)
       return fmt::format(": the team has {} ranks, and that is number {}", table.size(), fault.rank);
     return fmt::format(": the lane does not exist, {}or threads made one call with different arguments",
                        w == 0 ? "" : "the window came after the handle, ");

@@ -122,13 +122,13 @@ class TeamState {
   // Members go in reverse order: the connections before all that they use.
   OwnParts own_;
   World* world_ = nullptr;
-  std::shared_ptr<Group> first_ = std::make_shared<Group>();  // of all ranks
+  std::shared_ptr<Group> first_ = std::make_shared<Group>();  // group of all ranks
   const Hca* hca_ = nullptr;
   StagingPools pools_;
   TeamOptions options_;
   std::optional<ProviderChoice> choice_;
   std::string provider_;      // empty: ranks that are not mapped are reached by an HCA
-  std::uint64_t number_ = 0;  // of rank 0's teams; 0 until all have agreed on it
+  std::uint64_t number_ = 0;  // number among rank 0's teams; 0 until all ranks have agreed on it
   std::optional<Gpu> gpu_;
   std::unique_ptr<bootstrap::GroupPlace> groups_;
   // Guards the heap's pieces, and which tables and windows there are, among groups.

@@ -19,7 +19,8 @@ namespace gdx::team {
 
 struct Window {
   Memory memory;
-  std::shared_ptr<GpuMapping> on_gpu = nullptr;  // of host memory; ends before the memory does
+  // Mapping of host memory to the GPU; ends before the memory does.
+  std::shared_ptr<GpuMapping> on_gpu = nullptr;
   std::optional<PeerMapping> mapping = std::nullopt;
   std::vector<RemoteMemory> parts = {};  // by rank
 };
@@ -50,9 +51,9 @@ class Windows {
   }
   // Memory that kernels' collective calls use, on all lanes.
   struct Area {
-    std::uint64_t bytes;  // of whole pages, so that the heap begins at one
+    std::uint64_t bytes;  // size in whole pages, so that the heap begins at a page
     std::uint32_t lane_bytes;
-    std::uint32_t scratch_bytes;  // of each lane
+    std::uint32_t scratch_bytes;  // scratch of each lane
   };
   [[nodiscard]] const Area& area() const { return area_; }
   // `share`: of the heap's bytes that scratch takes at most, as 1 in so many.

@@ -16,7 +16,7 @@ namespace gdx {
 struct PciDevice {
   std::string bus_id;                // 0000:07:00.0
   std::string name;                  // vendor and model, or the vendor and device number
-  std::string os_name;               // of an RDMA device: mlx5_0; empty without a driver
+  std::string os_name;               // name of its RDMA device, such as mlx5_0; empty without a driver
   int numa_node = -1;                // -1: unknown
   bool runs_cuda = false;            // a GPU of NVIDIA's
   std::vector<int> processors = {};  // near its root complex, by the system's numbers, in order
@@ -39,7 +39,7 @@ struct Topology {
   std::vector<GpuNicPath> paths;  // every GPU with every NIC
   // Distance between any two devices, GPUs first, then NICs; undefined between one and itself.
   std::vector<std::vector<PathClass>> matrix;
-  std::size_t pci_devices = 0;  // of any kind
+  std::size_t pci_devices = 0;  // number of PCI devices of any kind
 };
 
 // Reads the topology. `xml_file`: output of `lstopo --of xml`; empty for this machine. A GPU is a display or

@@ -23,7 +23,7 @@ struct Named {
   pid_t process;
   int file;
   CUdevice device;
-  std::uint32_t offset;  // of the allocation in its file
+  std::uint32_t offset;  // place of the allocation in its file
   std::uint64_t bytes;
   std::uint64_t inode;  // the file's number may be another's when the allocation is gone
 };

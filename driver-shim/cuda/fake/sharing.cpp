@@ -56,7 +56,7 @@ struct Sharing {
   std::map<CUmemGenericAllocationHandle, Handle> handles;
   std::map<CUdeviceptr, std::size_t> reserved;
   std::map<CUdeviceptr, Mapped> mapped;
-  std::map<CUdeviceptr, std::size_t> pooled;  // of the device's default pool
+  std::map<CUdeviceptr, std::size_t> pooled;  // allocations of the device's default pool
 };
 Sharing& sharing_state() {
   static Sharing instance;

@@ -132,8 +132,8 @@ struct State {
   std::map<std::uintptr_t, HostRegistration> registrations;
   std::map<CUstream, Stream> streams;
   std::uintptr_t next_stream = 0;
-  std::size_t exported_bytes = 0;  // of the newest dmabuf
-  std::vector<int> retained;       // of each device's primary context
+  std::size_t exported_bytes = 0;  // size of the newest dmabuf
+  std::vector<int> retained;       // references to each device's primary context
 };
 
 State& state();

@@ -9,7 +9,7 @@
 
 namespace gdx::pcie {
 
-inline constexpr std::uint64_t kLargestBytes = 16 << 20;  // of a message
+inline constexpr std::uint64_t kLargestBytes = 16 << 20;  // largest message
 
 struct ModelOptions {
   std::string platform = "generic";

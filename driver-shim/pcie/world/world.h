@@ -100,7 +100,7 @@ class World {
   std::vector<Lane> lanes_;
   std::vector<Batch> batches_;
   std::vector<BatchId> free_batches_;
-  std::uint32_t slot_bytes_ = 0;  // of payload
+  std::uint32_t slot_bytes_ = 0;  // payload of one slot
   std::uint32_t slots_free_ = 0;
   std::uint32_t lease_ = 0;         // slots that one endpoint may use
   std::uint32_t puts_a_batch_ = 1;  // under one doorbell

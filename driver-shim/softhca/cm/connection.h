@@ -40,8 +40,8 @@ inline constexpr int kNoAnswer = -1;
 
 struct Event {
   EventType type = EventType::kRequest;
-  std::uint32_t id = 0;        // of the connection
-  std::uint64_t listener = 0;  // of a request: what listen() was given
+  std::uint32_t id = 0;        // number of the connection
+  std::uint64_t listener = 0;  // for a request: the value that listen() was given
   int status = 0;
   Message message;  // that caused it, where one did
 };

@@ -49,7 +49,7 @@ enum class Syndrome : std::uint32_t {
   kUnsupportedTimestampFormat = 0x67640012,
   kReservedField = 0x67640013,  // not zero
   kNoSuchCounterSet = 0x67640014,
-  kOrderNotForced = 0x67640015,  // of data: the capability is not there
+  kOrderNotForced = 0x67640015,  // order of data cannot be forced: the capability is not there
   kShortOutput = 0x67640016,
   kRefusedByEngine = 0x67640100,  // | errno
 };
@@ -59,9 +59,9 @@ Outcome outcome_of(Errno error);
 
 struct Object {
   ObjectKind kind;
-  std::uint32_t number;                            // of an mkey: the whole key, tag included
+  std::uint32_t number;                            // number; for an mkey the whole key, tag included
   std::vector<std::uint32_t> umems;                // held during the object's lifetime
-  std::shared_ptr<ObjectEvents> events = nullptr;  // of objects made here
+  std::shared_ptr<ObjectEvents> events = nullptr;  // events of objects made here
   std::uint32_t pd = 0;
   std::uint64_t extent = 0;  // entries of a completion queue, bytes under an mkey
 };

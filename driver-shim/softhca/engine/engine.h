@@ -130,8 +130,9 @@ class Engine : public Hca {
   std::unordered_map<std::uint32_t, SharedQueue> srqs_;
   std::unordered_map<std::uint32_t, std::unique_ptr<QueuePair>> qps_;
   QueuePair* last_found_ = nullptr;   // the queue pair of the last packet, often also the next one's
-  std::vector<DoorbellWrite> rings_;  // of the page being polled
-  std::uint32_t first_rung_qpn_ = 0;  // of the poll that goes on; for a planted fault
+  std::vector<DoorbellWrite> rings_;  // doorbells of the page being polled
+  // First queue pair that the poll in progress found rung; for a planted fault.
+  std::uint32_t first_rung_qpn_ = 0;
   std::mt19937_64 spoils_;
   // Queue pairs with something to send, to wait for or to flush, by protection domain: gdxd gives each user
   // one.
@@ -143,8 +144,8 @@ class Engine : public Hca {
   bool recordless_reported_ = false;
   std::atomic<ManagementAgent*> agent_{nullptr};
   std::uint32_t management_psn_ = 0;
-  std::vector<ManagementArrival> management_arrivals_;  // of this step
-  transport::TransportCounters closed_;                 // of queue pairs that are gone
+  std::vector<ManagementArrival> management_arrivals_;  // arrivals of this step
+  transport::TransportCounters closed_;                 // counters of queue pairs that are gone
 };
 
 }  // namespace gdx::softhca

@@ -60,10 +60,10 @@ struct HcaConfig {
   // Bounds this HCA's packets in a peer's UDP receive socket by the peer's grants, and peers' packets in this
   // one's. Only among software HCAs. Off: for research.
   bool receive_window = true;
-  double rate_gbps = 0;  // of the link, outwards, in 10^9 bits a second; 0: no limit
+  double rate_gbps = 0;  // rate of the link outwards, in 10^9 bits a second; 0: no limit
   // The port reports InfiniBand: paths lead by LID. Packets are RoCE v2 on either link layer.
   bool infiniband = false;
-  bool grh_required = false;  // of InfiniBand: packets without a GRH are dropped, as at a virtual function
+  bool grh_required = false;  // on InfiniBand: drops packets without a GRH, as a virtual function does
   // The port's P_Key table. Entries of 0 are not in use. On Ethernet only the default one.
   std::vector<std::uint16_t> pkeys = {roce::kDefaultPkey};
   OrderRule data_order = OrderRule::kChosen;
@@ -97,7 +97,7 @@ struct IndirectPiece {
 struct UmrKey {
   bool window = false;  // a window; the keys below must permit binding
   bool peer_may_invalidate = false;
-  std::uint32_t max_entries = 0;  // of its translation
+  std::uint32_t max_entries = 0;  // entries of its translation, at most
   bool free = true;
   std::uint32_t qpn = mlx5::kMkeyAnyQpn;  // the only queue pair that may use it
 };
@@ -221,7 +221,7 @@ struct QpAttributes {
   std::uint32_t receive_psn = 0;
   std::uint32_t send_psn = 0;
   std::uint32_t remote_qpn = 0;
-  bool any_order = false;                      // of the data that it receives
+  bool any_order = false;                      // the data that it receives may land in any order
   bool forces_order = false;                   // that order
   std::uint8_t counter_set = kPortCounterSet;  // a kernel gives it to queue pairs of verbs
 };
@@ -247,7 +247,7 @@ struct HcaCounters {
   PcieCounters pcie;
   WindowCounters window;
   std::uint64_t doorbells = 0;
-  std::uint64_t bad_doorbells = 0;  // of queues and CQs: the value named none, so nothing was served
+  std::uint64_t bad_doorbells = 0;  // doorbells whose value named no queue or CQ, so that nothing was served
   std::uint64_t wqes = 0;
   std::uint64_t cqes = 0;
   std::uint64_t staging_sends = 0;         // WQEs that gathered from device memory

@@ -33,7 +33,7 @@ struct HcaParts {
   ForeignMemory foreign;
   HcaCounters counters;
   LateWrites late;
-  std::uint64_t now_ns = 0;      // of the step in progress
+  std::uint64_t now_ns = 0;      // time of the step in progress
   std::uint64_t link_bytes = 0;  // sent so far, with all that a packet costs on a link
   std::atomic<std::uint64_t> failed_queue_pairs{0};
   // A receive completion that waits until its ACK has left, because a program that exits on a completion must

@@ -68,7 +68,7 @@ class LinkClock {
   double ns_per_byte_ = 0;
   std::uint64_t burst_ns_ = 0;
   std::uint64_t busy_until_ns_ = 0;
-  double fraction_ns_ = 0;  // of the time charged: rates are not whole numbers of nanoseconds a byte
+  double fraction_ns_ = 0;  // rest of the time charged, because a byte does not take a whole number of ns
 };
 
 }  // namespace gdx::softhca

@@ -8,8 +8,9 @@ namespace {
 
 // After a packet left. Far beyond a round trip, because either end's process may stand still.
 constexpr std::uint64_t kAnswerableNs = 100'000'000;
-constexpr double kPortGbps = 100;                    // the port's reported rate
-constexpr std::uint64_t kPaceBurstBytes = 32 << 10;  // of a queue pair whose rate is limited
+constexpr double kPortGbps = 100;  // the port's reported rate
+// Bytes that a queue pair of limited rate may send at once.
+constexpr std::uint64_t kPaceBurstBytes = 32 << 10;
 
 }  // namespace
 

@@ -98,7 +98,7 @@ class PeerWindows {
   std::map<transport::ReceiveShares::Key, PeerWindow> windows_;
   std::map<transport::ReceiveShares::Key, std::uint32_t> queue_pairs_;  // number, by peer
   std::vector<PeerWindow*> listed_;                                     // windows that may have a marker due
-  std::vector<Answer> answers_;                                         // of this step
+  std::vector<Answer> answers_;                                         // answers of this step
   // The windows used last, because the next packet often has the peer of the one before.
   struct Known {
     wire::Address peer;

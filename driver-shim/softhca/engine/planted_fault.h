@@ -33,7 +33,7 @@ enum class PlantedFault : std::uint8_t {
   kForceRelax,  // PCI_WR_ORDERING is force_relax: a WRITE of more than 8 B lands a step late, after a signal
   kRails,       // HCAs with an even and with an odd address do not reach each other
   kForeignGid,  // the interface of GID 1 is in another network namespace, with a number of one here
-  kMergedDoorbells,  // of doorbells for several queue pairs that come at once, one arrives
+  kMergedDoorbells,  // only one arrives of doorbells for several queue pairs that come at once
   kDeafToRepeats,    // a doorbell that is as the one before is lost, even if the record came meanwhile
   kNextIsLast,       // a doorbell without a length is taken to name the last WQE, not the next
   kNoGpuAtomics,     // atomics on GPU memory, by address, end with a remote access error

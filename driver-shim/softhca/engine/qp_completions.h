@@ -71,7 +71,7 @@ class Completions {
   bool shared_receives_;
   ReceiveWqe current_receive_;                     // the one taken last
   transport::Ring<std::uint16_t> taken_receives_;  // wqe_counters of those not completed, oldest first
-  wire::Address datagram_source_;                  // of the newest UD packet
+  wire::Address datagram_source_;                  // source of the newest UD packet
   bool violation_reported_ = false;
 };
 

@@ -13,7 +13,7 @@
 
 namespace gdx::softhca {
 
-inline constexpr std::size_t kFlightEvents = 128;  // of a queue pair, which its recorder keeps
+inline constexpr std::size_t kFlightEvents = 128;  // newest events that a queue pair's recorder keeps
 
 // Events of a queue pair. Flushed WQEs may be more than the recorder holds, and would displace their cause.
 // They are therefore one event, the newest until the queue pair leaves the state in which they were flushed.

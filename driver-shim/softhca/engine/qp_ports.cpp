@@ -91,7 +91,7 @@ bool ResponsePort::write(std::uint32_t rkey, std::uint64_t address, std::span<co
   const MemoryAccess& memory = parts_.memory;
   HcaParts& hca = parts_.hca;
   if (planted_fault == PlantedFault::kStalePayload && payload.size() > sizeof(std::uint64_t)) {
-    static KeptWrite kept;  // of all queue pairs, under the lock of the only HCA
+    static KeptWrite kept;  // shared by all queue pairs, under the lock of the only HCA
     const KeptWrite before = std::exchange(kept, {rkey, address, {payload.begin(), payload.end()}});
     static_cast<void>(memory.store(before.rkey, before.address, before.payload, kRemoteWrite));
     return true;

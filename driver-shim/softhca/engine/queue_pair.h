@@ -77,7 +77,7 @@ class QueuePair final {
   ResponsePort response_port_;
   SendSide send_side_;                 // in RTS, and in SQE and ERROR after it
   ReceiveSide receive_side_;           // in RTR, RTS and SQE
-  transport::TransportCounters past_;  // of transports that a reset ended
+  transport::TransportCounters past_;  // counters of transports that a reset ended
 
   std::optional<wire::Address> counted_peer_;  // in the HCA's windows; the zero address for UD
   bool responses_first_ = false;               // in the next turn to send

@@ -55,7 +55,7 @@ class SendQueue {
   // WQEs fetched for some doorbells.
   struct Fetched {
     int taken = 0;
-    int copied = 0;  // of them, those that came with their doorbell
+    int copied = 0;  // WQEs among them that came with their doorbell
     bool newest_is_copy = false;
   };
   // Fetches the next announced WQE: from one of `rings`, which may include other queues', or from the ring.

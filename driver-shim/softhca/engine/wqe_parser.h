@@ -34,14 +34,14 @@ struct SendBody {
   std::vector<std::byte> inline_bytes;
   wire::Address destination;        // UD
   bool global = true;               // UD: the packet has a GRH
-  std::unique_ptr<UmrRequest> umr;  // of a UMR WQE without fault; its translation is in `pieces`
+  std::unique_ptr<UmrRequest> umr;  // request of a UMR WQE without fault; its translation is in `pieces`
   // Part of the 8 B to return. An atomic on 4 B travels as one on the 8 B around it.
   enum class AtomicPart : std::uint8_t { kWhole, kLowHalf, kHighHalf } atomic_part = AtomicPart::kWhole;
 };
 
 struct SendWqe : SendBody {
   transport::WorkRequest request;
-  const char* reason = nullptr;  // of its fault
+  const char* reason = nullptr;  // reason for its fault
 };
 
 enum class AddressVectorUse {

@@ -84,11 +84,11 @@ class Device : public ChannelRegistry {
     std::unique_ptr<SysfsTree> tree;
     std::unique_ptr<InventoryFile> inventory;
     std::unique_ptr<CountersFile> counters;
-    std::array<std::uint64_t, kMaxHcas> failures_shown{};  // of each HCA, its failed_queue_pairs()
+    std::array<std::uint64_t, kMaxHcas> failures_shown{};  // failed_queue_pairs() of each HCA that were shown
     std::unique_ptr<RdmaCm> connections;
-    std::vector<std::unique_ptr<EngineThread>> threads;          // of each HCA
+    std::vector<std::unique_ptr<EngineThread>> threads;          // thread of each HCA
     std::map<std::uint32_t, std::unique_ptr<Context>> contexts;  // by their number, as in DeviceFile
-    std::map<int, std::shared_ptr<EventChannel>> channels;       // of a parent's contexts, in its child
+    std::map<int, std::shared_ptr<EventChannel>> channels;  // channels of a parent's contexts, in its child
     Parts* abandoned_before = nullptr;
   };
 
@@ -121,7 +121,7 @@ class Device : public ChannelRegistry {
   std::atomic<int> commanding_{0};   // threads inside a command of connections_
   std::atomic<std::uint64_t> driven_at_ns_{0};
   std::atomic<std::uint64_t> housekept_ns_{0};  // time of the last run_housekeeping()
-  std::atomic<pid_t> owner_pid_{0};             // of the process that made parts_
+  std::atomic<pid_t> owner_pid_{0};             // process that made parts_
 };
 
 }  // namespace gdx::softhca::uverbs

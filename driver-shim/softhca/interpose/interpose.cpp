@@ -456,7 +456,7 @@ extern "C" RealSymbol __stop_gdx_real_functions[] __attribute__((visibility("hid
 __attribute__((constructor)) void find_real_functions() {
   for (RealSymbol* symbol = __start_gdx_real_functions; symbol != __stop_gdx_real_functions; ++symbol)
     static_cast<void>(symbol->find());
-  dlerror();  // of names that this libc does not have
+  dlerror();  // clears the error of names that this libc does not have
 }
 
 __attribute__((destructor)) void shut_down_at_exit() {

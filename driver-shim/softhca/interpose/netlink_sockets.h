@@ -48,7 +48,7 @@ class NetlinkSockets {
     Descriptor own;
     std::uint32_t port = 0;
     std::deque<std::string> waiting;
-    std::size_t waiting_bytes = 0;  // of replies that are no part of a dump
+    std::size_t waiting_bytes = 0;  // bytes of replies that are no part of a dump
     bool overflowed = false;
   };
   Socket* find(int fd);

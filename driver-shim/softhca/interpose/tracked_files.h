@@ -13,8 +13,8 @@ enum class FileKind : std::uint8_t { kForeign = 0, kNode, kEvents, kConnections,
 
 struct alignas(8) DeviceFile {  // so that every compiler loads it at once
   FileKind kind = FileKind::kForeign;
-  std::uint8_t hca = 0;       // of a node: whose
-  std::uint32_t context = 0;  // of a node: number of its open, from 1
+  std::uint8_t hca = 0;       // for a device node: index of its HCA
+  std::uint32_t context = 0;  // for a device node: number of its open, from 1
 };
 
 // False: a number above those that are kept account of.

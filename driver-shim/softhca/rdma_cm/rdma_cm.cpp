@@ -20,7 +20,7 @@ constexpr std::size_t kMaxInbox = 4096;  // datagrams; a sender sends again what
 // Indices of GIDs: a port of InfiniBand has its subnet's prefix and its GUID, one of RoCE its IP address.
 constexpr std::uint8_t kSubnetGidIndex = 0;
 constexpr std::uint8_t kAddressGidIndex = 1;
-constexpr unsigned kPrecedenceShift = 5;  // of a type of service
+constexpr unsigned kPrecedenceShift = 5;  // place of the precedence in a type of service
 
 // enum ib_mtu
 std::uint8_t mtu_code(std::uint32_t mtu_bytes) {

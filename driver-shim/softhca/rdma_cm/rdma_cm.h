@@ -24,7 +24,7 @@
 
 namespace gdx::softhca::uverbs {
 
-inline constexpr std::uint8_t kPacketLifeTime = 14;  // of a path, 4.096 us * 2^n
+inline constexpr std::uint8_t kPacketLifeTime = 14;  // life time of packets on a path, 4.096 us * 2^n
 // 0.13 s, several round trips under load. Twice the life time, as Linux derives it.
 inline constexpr std::uint8_t kAckTimeout = kPacketLifeTime + 1;
 inline constexpr std::uint32_t kDatagramQkey = 0x01234567;  // RDMA_UDP_QKEY of librdmacm
@@ -105,7 +105,7 @@ struct CmId {
   CmAddress source;
   CmAddress destination;
   CmPort* port = nullptr;        // the HCA, once it is known
-  std::uint32_t connection = 0;  // of port->agent(); 0: none
+  std::uint32_t connection = 0;  // number of the connection at port->agent(); 0: none
   std::uint32_t events_reported = 0;
   std::uint8_t tos = 0;
   std::optional<std::uint8_t> ack_timeout;  // as chosen by the program; 0 for none

@@ -13,7 +13,7 @@ namespace gdx::softhca::uverbs {
 // AF_INET, AF_INET6, or AF_IB with no GID, which programs bind to test for AF_IB.
 struct CmAddress {
   std::uint16_t family = 0;  // 0: none
-  wire::Address address;     // of IPv4 too: mapped
+  wire::Address address;     // address; one of IPv4 is mapped to IPv6
   std::uint16_t port = 0;
 
   [[nodiscard]] bool is_any() const;

@@ -21,7 +21,7 @@ struct RcConfig {
   std::uint32_t remote_qpn = 0;
   std::uint32_t send_psn = 0;
   std::uint32_t receive_psn = 0;
-  std::uint32_t first_msn = 0;  // of both directions; not 0 only in tests of the wrap
+  std::uint32_t first_msn = 0;  // first MSN in both directions; not 0 only in tests of the wrap
   std::uint32_t mtu_bytes = 1024;
   std::uint8_t ack_timeout = 14;         // 4.096 us << n, if short later up to 4 times; 0: never
   std::uint8_t retry_count = 7;          // 0..7, 7 is seven (not endless)

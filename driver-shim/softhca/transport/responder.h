@@ -65,7 +65,7 @@ class Responder {
     bool duplicate = false;
     std::uint8_t syndrome = roce::kAethAck;
     std::uint32_t msn = 0;
-    ExtendedPsn psn = 0;         // of the next packet
+    ExtendedPsn psn = 0;         // PSN of the next packet
     std::uint64_t original = 0;  // atomic: the value to return
     std::uint64_t address = 0;   // READ: address of the unsent rest
     std::uint32_t rkey = 0;
@@ -121,17 +121,17 @@ class Responder {
   ResponderPort& port_;
   TransportCounters counters_;
   ExtendedPsn expected_;
-  ExtendedPsn executed_;  // of the newest SEND or WRITE packet
+  ExtendedPsn executed_;  // PSN of the newest SEND or WRITE packet
   std::uint32_t msn_ = 0;
   bool receives_wanted_ = false;             // a message has needed one, and credits are advertised
   std::optional<std::uint32_t> advertised_;  // number of the newest message that an ACK has permitted
   bool dead_ = false;
   bool gap_reported_ = false;  // a NAK for expected_ was sent: no more until that packet comes
-  std::uint64_t now_ns_ = 0;   // of the call in progress
+  std::uint64_t now_ns_ = 0;   // time of the call in progress
   TokenBucket nak_tokens_{kNakBurst, kNakIntervalNs};
 
   Message message_ = Message::kNone;
-  std::uint32_t offset_bytes_ = 0;  // of the next payload in its message
+  std::uint32_t offset_bytes_ = 0;  // place of the next payload in its message
   std::uint32_t write_remaining_bytes_ = 0;
   roce::Reth write_{};
   LateWrites late_;

@@ -73,7 +73,7 @@ class UcResponder {
   TransportCounters counters_;
   std::uint32_t expected_psn_;
   Message message_ = Message::kNone;
-  std::uint32_t offset_bytes_ = 0;  // of the next payload in its message
+  std::uint32_t offset_bytes_ = 0;  // place of the next payload in its message
   roce::Reth write_{};
   bool has_receive_ = false;  // taken, and not completed
   bool dead_ = false;

@@ -56,7 +56,7 @@ class UnacknowledgedRequester {
   Ring<WorkRequest> queue_;
   std::uint32_t psn_;
   std::uint32_t mtu_bytes_;
-  std::uint32_t sent_bytes_ = 0;  // of the front request
+  std::uint32_t sent_bytes_ = 0;  // bytes of the front request that are sent
   bool in_error_ = false;
 };
 

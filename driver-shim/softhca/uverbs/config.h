@@ -19,8 +19,8 @@ inline constexpr std::uint32_t kMaxHcas = 16;
 struct Configuration {
   HcaConfig first;
   std::uint32_t hcas = 1;
-  PlantedFault fault = PlantedFault::kNone;  // of all of them
-  std::string counters_path;                 // of the file that keeps their counters; empty: none
+  PlantedFault fault = PlantedFault::kNone;  // fault planted in all HCAs
+  std::string counters_path;                 // path of the file that keeps their counters; empty: no file
 };
 
 // Errors: kInvalidArgument, naming the variable, its value and what it may be.

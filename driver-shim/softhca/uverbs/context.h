@@ -45,7 +45,7 @@ struct Context {
   PageFile pages;
   ChannelRegistry& channels;
   bool counted = false;    // pages.is_open() detects its end; else the close of its first descriptor
-  int shared_number = -1;  // of the descriptor whose close alone is its end
+  int shared_number = -1;  // number of the descriptor whose close alone ends the context
   bool opened = false;     // GET_CONTEXT has been here
   bool devx = false;       // and requested DevX
   std::shared_ptr<EventChannel> asyncs;
@@ -53,7 +53,7 @@ struct Context {
   devx::UmemTable umems;
   devx::Commands commands;
   ObjectTable objects;
-  InventoryRecord record;  // of the open itself
+  InventoryRecord record;  // record of the open itself
 };
 
 // Adds `object` and stores its handle in attribute `id`; removes it if that fails.

@@ -135,7 +135,7 @@ void EngineThread::run() {
   const auto thread = static_cast<id_t>(gettid());
   setpriority(PRIO_PROCESS, thread, getpriority(PRIO_PROCESS, thread) - kNicerBy);
   IdlePolicy idle;
-  std::uint64_t round_at_ns = 0;  // of the last one on a busy HCA
+  std::uint64_t round_at_ns = 0;  // time of the last round on a busy HCA
   while (!stop_.load()) {
     if (parked_.load()) {
       if (wire_is_lost()) return;

@@ -52,7 +52,7 @@ class EngineThread {
   // program's. A pipe whose reading end the program has closed would end the program by SIGPIPE.
   Descriptor wake_;
   Descriptor waker_;
-  bool deaf_ = false;  // of the thread alone: the program has closed one of the pair
+  bool deaf_ = false;  // used by the thread alone: the program has closed one end of the pair
   std::atomic<bool> stop_{false};
   std::atomic<bool> roused_{false};
   std::atomic<bool> lost_{false};

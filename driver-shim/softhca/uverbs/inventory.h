@@ -19,14 +19,14 @@ enum class ResourceKind : std::uint8_t { kContext, kPd, kCq, kQp, kMr, kSrq };
 struct Resource {
   ResourceKind kind = ResourceKind::kContext;
   std::uint32_t process = 0;
-  std::uint32_t number = 0;   // of a region: its key
+  std::uint32_t number = 0;   // number; for a region its key
   std::uint32_t context = 0;  // number of the open of the device
   std::uint32_t pd = 0;       // 0: not known
   std::uint32_t users = 0;    // objects of verbs that stand on it
   std::uint64_t extent = 0;   // entries of a completion queue, bytes of a region
   std::uint64_t iova = 0;
   QpType type = QpType::kRc;
-  QpAttributes attributes;  // of a queue pair
+  QpAttributes attributes;  // attributes of a queue pair
 };
 
 struct HcaInventory {

@@ -23,7 +23,7 @@ constexpr char kFileName[] = "/.inventory";
 constexpr std::uint32_t kFirstRecords = 64;
 constexpr std::uint32_t kGrowth = 4;
 constexpr std::array<char, 8> kMagic = {'g', 'd', 'x', 'i', 'n', 'v', '0', '1'};  // ends with the version
-constexpr int kReadings = 3;  // of a file that is written meanwhile
+constexpr int kReadings = 3;  // attempts to read a file that is written meanwhile
 
 // The first record. A process that cannot read its own start has 0, and is not found.
 struct Head {
@@ -34,7 +34,7 @@ struct Head {
 };
 
 struct Record {
-  std::uint32_t checksum = 0;  // of all that follows
+  std::uint32_t checksum = 0;  // checksum of all that follows
   std::uint8_t kind = 0;       // ResourceKind and 1; 0: a free record
   std::uint8_t hca = 0;
   std::uint8_t type = 0;

@@ -68,7 +68,7 @@ ErrnoOr<CompletionQueueSpec> cq_spec(const Attributes& request, const mlx5_ib_cr
   if ((driver.flags & MLX5_IB_CREATE_CQ_FLAGS_CQE_128B_PAD) != 0 && driver.cqe_size != 128)
     return refuse(unsupported("padding of completions that have 64 B"));
   CompletionQueueSpec spec;
-  spec.log_entries = static_cast<std::uint32_t>(std::bit_width(*entries));  // of entries + 1, rounded up
+  spec.log_entries = static_cast<std::uint32_t>(std::bit_width(*entries));  // log2 of entries + 1, rounded up
   spec.entry_bytes = driver.cqe_size;
   spec.ring = pointer(driver.buf_addr);
   spec.doorbell_record = reinterpret_cast<Be32*>(driver.db_addr);

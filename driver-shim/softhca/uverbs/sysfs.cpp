@@ -30,7 +30,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr unsigned kFirstPciBus = 0x67;  // of HCA 0; each has a root port and a bus of its own
+constexpr unsigned kFirstPciBus = 0x67;  // bus of HCA 0; each HCA has a root port and a bus of its own
 constexpr char kLockName[] = ".lock";
 
 using Files = std::vector<std::pair<std::string, std::string>>;

@@ -24,7 +24,7 @@ constexpr std::uint32_t kChangeAccess = 4;
 // enum ibv_mw_type.
 constexpr std::uint8_t kWindowType1 = 1;
 constexpr std::uint8_t kWindowType2 = 2;
-constexpr std::uint32_t kWindowEntries = 4;  // of its translation, as mlx5_ib makes it: one is used
+constexpr std::uint32_t kWindowEntries = 4;  // entries of its translation, as mlx5_ib makes it: one is used
 
 // Returns the owner of the memory, null for this process. Errors: EINVAL, EFAULT; EOVERFLOW for a range that
 // is paged on demand and would wrap (Linux drivers/infiniband/core/umem_odp.c, ib_init_umem_odp).

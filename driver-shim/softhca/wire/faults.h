@@ -15,7 +15,7 @@ namespace gdx::softhca::wire {
 
 // Damage to a packet that arrives.
 struct Damage {
-  std::optional<std::size_t> corrupt_bit{};  // of the datagram, ICRC included
+  std::optional<std::size_t> corrupt_bit{};  // bit of the datagram, ICRC included
   bool mark = false;
 
   bool operator==(const Damage&) const = default;

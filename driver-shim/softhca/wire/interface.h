@@ -11,7 +11,7 @@ namespace gdx::softhca::wire {
 struct Interface {
   std::array<char, 16> name{};  // "lo"; IFNAMSIZ
   std::uint32_t index = 0;
-  std::uint32_t mtu_bytes = 0;  // of IP packets
+  std::uint32_t mtu_bytes = 0;  // largest IP packet
 };
 
 // Returns all zeroes for an address of no interface.

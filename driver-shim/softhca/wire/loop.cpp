@@ -6,7 +6,7 @@ namespace gdx::softhca::wire {
 namespace {
 
 constexpr std::size_t kLongBytes = 4096;
-constexpr std::size_t kSpares = 64;  // of 64 KiB at most
+constexpr std::size_t kSpares = 64;  // spare buffers that are kept, of 64 KiB each at most
 
 }  // namespace
 

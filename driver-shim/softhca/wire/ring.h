@@ -32,7 +32,7 @@ struct RingControl {
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
 struct RingRecord {
-  std::uint32_t length_bytes;  // of the packet behind it
+  std::uint32_t length_bytes;  // length of the packet behind it
   std::uint32_t flags;         // kRecordHasIcrc, kRecordMarked
 };
 inline constexpr std::uint32_t kRecordHasIcrc = 1;  // the packet's last four bytes are its ICRC

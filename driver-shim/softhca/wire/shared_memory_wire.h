@@ -96,9 +96,9 @@ class SharedMemoryWire final : public Wire {
   mutable WireCounters sum_;
 
   std::unordered_map<Address, Peer, AddressHash> peers_;
-  Address last_destination_{};  // of last_peer_
+  Address last_destination_{};  // address of last_peer_
   Peer* last_peer_ = nullptr;
-  OutgoingLink* begun_ = nullptr;  // of the packet that is being filled; null: it goes over UDP
+  OutgoingLink* begun_ = nullptr;  // link of the packet that is being filled; null: it goes over UDP
   bool begun_in_ring_ = false;
   bool begun_for_itself_ = false;
   std::vector<OutgoingLink*> unpublished_;

@@ -179,7 +179,7 @@ class UdpWire final : public Wire {
   Interface interface_;
   FaultStage faults_;
   std::shared_ptr<PcapWriter> pcap_;
-  roce::Ecn ecn_ = roce::Ecn::kNotCapable;  // of what leaves unmarked
+  roce::Ecn ecn_ = roce::Ecn::kNotCapable;  // field of datagrams that leave unmarked
   bool gso_ = false;
   std::size_t socket_bytes_;
   mutable WireCounters counters_;  // the kernel's own are fetched when they are asked for
@@ -214,7 +214,8 @@ class UdpWire final : public Wire {
     Endpoint from;
     std::size_t length_bytes = 0;
     std::size_t segment_bytes = 0;
-    roce::Ecn ecn = roce::Ecn::kNotCapable;  // of all of it: the kernel joins only what agrees in this
+    // Field of all joined datagrams: the kernel joins only those that agree in it.
+    roce::Ecn ecn = roce::Ecn::kNotCapable;
     const std::byte* bytes = nullptr;
     bool bare = false;    // see Run
     bool forged = false;  // not from where it says

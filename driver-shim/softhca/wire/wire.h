@@ -50,13 +50,13 @@ struct FaultConfig {
 struct WireCounters {
   std::uint64_t packets_sent = 0;
   std::uint64_t packets_received = 0;
-  std::uint64_t bytes_sent = 0;  // of packets_sent, from BTH to ICRC where there is one
+  std::uint64_t bytes_sent = 0;  // bytes of packets_sent, from BTH to ICRC where there is one
   std::uint64_t faults_lost = 0;
   std::uint64_t faults_corrupted = 0;
   std::uint64_t faults_marked = 0;
   std::uint64_t icrc_errors = 0;  // arrivals whose ICRC was wrong: dropped
   std::uint64_t send_errors = 0;  // the kernel refused the datagram, or a ring or the loop was full: lost
-  std::uint64_t shared_memory_sent = 0;  // of packets_sent, those that took shared memory
+  std::uint64_t shared_memory_sent = 0;  // packets among packets_sent that took shared memory
   std::uint64_t socket_drops = 0;        // arrivals for which the UDP socket had no room
   std::uint64_t forged_drops = 0;        // arrivals that cannot be from the address that they name: dropped
 };

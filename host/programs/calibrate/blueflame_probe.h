@@ -35,9 +35,9 @@ inline constexpr ProbeWay kProbeWays[] = {
 struct BlueFlameProbe {
   Status status;
   std::uint32_t copies;  // that would show if the NIC executed them
-  std::uint32_t used;    // of those, which the NIC executed instead of the ring's WQE
+  std::uint32_t used;    // copies of those that the NIC executed instead of the ring's WQE
 };
-inline constexpr std::uint32_t kProbeBlocks = 256;  // of the probe's send queue
+inline constexpr std::uint32_t kProbeBlocks = 256;  // blocks of the probe's send queue
 
 // Counts copies that arrive whole: NOPs whose copies alone request a completion. Later NOPs request it in the
 // ring too. Each of these must complete before the next, because a copy is also a doorbell. `endpoint` has

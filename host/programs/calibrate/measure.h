@@ -40,9 +40,9 @@ using ModeRounds = std::array<std::vector<double>, kTableModeNames.size()>;
 
 struct Measurement {
   std::vector<MeasuredSize> sizes = {};
-  std::vector<ModeRounds> rounds = {};  // of each size
+  std::vector<ModeRounds> rounds = {};  // rounds that were measured for each size
   Placement payload = Placement::kHost;
-  QueueShape shape;         // of the endpoints measured
+  QueueShape shape;         // shape of the endpoints that were measured
   std::string measured_on;  // "the software HCA, CPU kernels"
   // Copies that a kernel rang by BlueFlame, and those that arrived whole; 0 of 0 with plain doorbells.
   std::uint32_t copies = 0;

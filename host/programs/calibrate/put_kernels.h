@@ -12,7 +12,8 @@ namespace gdx::calibration {
 
 struct PutTimes {
   Status status;
-  std::uint64_t total_ns;  // of all messages, each from the call until the peer's NIC has acknowledged it
+  // Sum over all messages, each from the call until the peer's NIC has acknowledged it.
+  std::uint64_t total_ns;
 };
 
 // A warp puts `messages` of `bytes` by `mode`, each flushed before the next. `times` is memory that the

@@ -17,7 +17,7 @@ using command_line::whole;
 constexpr std::uint32_t kDemoRanks = 2;
 constexpr std::uint64_t kDemoTimeoutNs = 240'000'000'000;
 constexpr std::uint64_t kMaxMessageBytes = 1 << 30;
-constexpr int kMaxModes = 16;  // of one list
+constexpr int kMaxModes = 16;  // most modes that one list may name
 
 struct DemoOptions {
   LaunchOptions launch;

@@ -27,7 +27,7 @@ using doctor::Diagnosis;
 using doctor::Verdict;
 
 constexpr int kExitUntold = 5;       // the verdict is not to be had from what was written
-constexpr std::size_t kIndent = 27;  // of what a finding says
+constexpr std::size_t kIndent = 27;  // column at which a finding's text begins
 constexpr std::array kVerdicts = {Verdict::kFail, Verdict::kWarn, Verdict::kUnknown, Verdict::kOk};
 
 // One line where that holds the evidence too.

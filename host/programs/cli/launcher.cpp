@@ -163,7 +163,7 @@ class Launch {
   const SignalGuard& signals_;
   const Supervision supervision_;
   Root root_;                      // meeting place of several ranks
-  bootstrap::Secret::Ptr secret_;  // of several ranks; null with GDX_INSECURE=1
+  bootstrap::Secret::Ptr secret_;  // secret of a job of several ranks; null with GDX_INSECURE=1
   Descriptor shared_secret_;       // for the ranks
   std::string end_of_rank_0_;      // answer to latecomers, empty while it runs
   std::deque<bootstrap::Connection>
@@ -172,9 +172,9 @@ class Launch {
   rlimit user_descriptors_{};   // the limit that ranks get
   std::vector<pid_t> started_;  // by rank
   std::vector<pid_t> running_;
-  bool any_left_ = true;  // of the ranks and of all that they started
+  bool any_left_ = true;  // true while a rank, or anything that ranks started, runs
   Phase phase_ = Phase::kRunning;
-  int status_ = 0;                          // of the first failure
+  int status_ = 0;                          // exit status of the first failure
   std::uint64_t timeout_at_ns_ = kNeverNs;  // the user's bound
   std::uint64_t phase_end_ns_ = kNeverNs;   // end of the present phase
 };

@@ -13,7 +13,7 @@ namespace gdx {
 // Settings of the software HCA, passed in GDX_SOFTHCA_* variables. Absent: its own default.
 struct SofthcaOptions {
   std::optional<std::uint32_t> hcas;   // in each process: gdx0, gdx1, ...
-  std::optional<std::string> address;  // of gdx0; those of the others follow
+  std::optional<std::string> address;  // address of gdx0, which those of the other HCAs follow
   std::optional<std::string> wire;     // udp, shm or auto
   std::optional<std::uint32_t> mtu_bytes;
   std::optional<double> loss;  // probabilities per packet, 0..1
@@ -22,7 +22,7 @@ struct SofthcaOptions {
   std::optional<double> reorder;
   std::optional<double> mark;
   std::optional<double> death;
-  std::optional<double> rate_gbps;                // of the link, outwards
+  std::optional<double> rate_gbps;                // rate of the link, outwards
   std::optional<std::string> congestion_control;  // dcqcn or none
   std::optional<std::uint64_t> seed;              // rank r gets seed + r
   std::optional<std::string> pcap;                // rank 0 writes here, rank R to NAME.rankR.EXTENSION

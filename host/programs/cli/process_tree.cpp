@@ -21,7 +21,7 @@ namespace gdx {
 namespace {
 
 constexpr int kLookAgainMs = 5;
-constexpr int kMaxDepth = 10'000;           // of a tree that changes while it is read
+constexpr int kMaxDepth = 10'000;           // bound for a tree that changes while it is read
 constexpr pid_t kPidEnd = 4 * 1024 * 1024;  // Linux's PID_MAX_LIMIT
 
 bool is_child(pid_t pid) {

@@ -29,7 +29,7 @@ struct Chosen {
   std::string socket;
   bool as_json = false;
   double interval_s = 1;
-  std::uint64_t count = 0;  // of pictures; 0: until a signal
+  std::uint64_t count = 0;  // pictures to print; 0: until a signal
   std::uint32_t process = 0;
   std::uint32_t qpn = 0;
   std::string output;

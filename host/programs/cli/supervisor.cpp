@@ -94,7 +94,7 @@ Result<Pipe> make_pipe() {
 Result<int> supervise(const std::string& what, const SignalGuard& signals,
                       const std::function<Result<int>(const Supervision&)>& work) {
   const OrphanKeeper keeper;
-  const auto spared = descendants();  // of a shell that executed this program
+  const auto spared = descendants();  // children that a shell had when it executed this program in its place
   auto [reader, writer] = GDX_TRY(make_pipe());
   const Supervision supervision{getpid(), getpgrp()};
   const pid_t supervisor = fork();

@@ -26,7 +26,7 @@ struct Live {
   std::map<std::string, int> cuda_ordinals;   // by bus id; as $CUDA_VISIBLE_DEVICES leaves them
   std::string no_cuda;                        // reason for their absence
   std::map<std::string, PciLinkState> links;  // by bus id
-  std::map<std::string, AcsState> acs;        // of bridges between GPUs and NICs
+  std::map<std::string, AcsState> acs;        // state of each bridge between a GPU and a NIC
 };
 
 Live look_at_this_machine(const Topology& topology) {

@@ -46,8 +46,8 @@ class Configuration {
     std::optional<command_line::Option> flag = std::nullopt;
   };
   struct Place {
-    std::string path;  // of a file
-    std::string key;   // of a table in it, with its dot; or empty
+    std::string path;  // path of the file
+    std::string key;   // name of a table in the file, with its dot; or empty
   };
   [[nodiscard]] static std::string text_of(const Setting& setting);
   static Result<void> store(Setting& setting, const std::string& text, const std::string& source);

@@ -84,7 +84,7 @@ class Rate {
   std::uint64_t interval_ns_;
   std::uint64_t longest_ns_;
   std::mutex mutex_;
-  std::uint64_t next_ns_ = 0;  // of a turn, were all of the last second taken
+  std::uint64_t next_ns_ = 0;  // time of the next turn if all turns of the last second were taken
 };
 
 // Limits of one user together with all ids of its ranges in /etc/subuid. Threads: any.
@@ -110,7 +110,7 @@ class Owner {
 
 // An HCA that the group has open. The last client of it closes it.
 struct GroupHca {
-  Descriptor command_file;  // of the context, for clients to map; closed after the context has ended
+  Descriptor command_file;  // file of the context, for clients to map; closed after the context has ended
   Quota::Share bytes;       // that they can fill
   Hca hca;
   bool failed = false;  // guarded by the group's mutex
@@ -125,10 +125,10 @@ struct GroupPool {
   std::shared_ptr<GroupHca> hca;  // outlives the pool
   StagingPool pool;
   Quota::Share count;
-  Quota::Share bytes;    // of host memory
+  Quota::Share bytes;    // share of the quota of host memory
   Quota::Share nic;      // a part of the NIC's
   int file;              // to map
-  std::uint64_t offset;  // of the pool, in it
+  std::uint64_t offset;  // place of the pool in that memory
 };
 
 // Threads: any.

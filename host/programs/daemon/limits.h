@@ -15,7 +15,7 @@ struct GroupLimits {
   std::uint64_t max_registered_bytes = std::uint64_t{16} << 30;  // queues and pools of host memory included
   std::uint32_t max_pools = 32;
   std::uint32_t max_nic_pools = 1;  // in the memory of each NIC, so that other groups get their parts
-  std::uint32_t max_slots = 65536;  // of a pool
+  std::uint32_t max_slots = 65536;  // slots of one pool
   std::uint32_t max_requests_per_s = 20'000;
 };
 

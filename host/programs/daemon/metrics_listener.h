@@ -35,7 +35,7 @@ class MetricsListener {
     Descriptor socket;
     std::uint64_t deadline_ns = 0;
     std::string request;
-    std::string unsent;  // of the answer; empty: it is not made yet
+    std::string unsent;  // rest of the answer; empty: it is not made yet
   };
   MetricsListener(Descriptor listener, Descriptor stop, std::function<std::string()> page,
                   std::function<bool(uid_t)> admits)

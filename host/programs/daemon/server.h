@@ -25,7 +25,7 @@
 namespace gdx::daemon {
 
 struct ServerOptions {
-  std::string path;           // of the socket, absolute
+  std::string path;           // absolute path of the socket
   std::uint32_t mode = 0600;  // rights of the socket's file: who may connect
   std::int64_t group = -1;    // its group id; -1: that of the process
   Limits limits = {};
@@ -68,7 +68,7 @@ class Server final : public Operator {
     Place place = Place::kClient;
     std::unique_ptr<Session> session;  // none: ended
     std::atomic<bool> session_open{false};
-    std::shared_mutex use;  // of the session: shared by other threads than its own, whole by its end
+    std::shared_mutex use;  // held shared while another thread uses the session, and whole while it ends
     std::atomic<bool> ending{false};
     std::atomic<bool> ended{false};
     std::thread thread;
@@ -92,13 +92,13 @@ class Server final : public Operator {
   [[nodiscard]] static bool rules(uid_t user);
 
   ServerOptions options_;
-  Descriptor lock_;  // of the path, which one gdxd holds
+  Descriptor lock_;  // lock of the path, so that one gdxd alone serves it
   Descriptor listener_;
   Descriptor stop_;     // an eventfd
-  ino_t own_file_ = 0;  // of the socket that listen() made
+  ino_t own_file_ = 0;  // inode of the socket that listen() made
   std::atomic<bool> draining_{false};
   std::mutex telling_;  // statistics() and flights() go one at a time; before mutex_
-  std::mutex mutex_;    // of the members below, which this thread alone changes
+  std::mutex mutex_;    // guards the members below, which this thread alone changes
   std::map<uid_t, std::weak_ptr<Group>> groups_;
   std::list<Client> clients_;
 };

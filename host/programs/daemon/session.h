@@ -44,7 +44,7 @@ struct EndpointFigures {
   std::uint32_t posted_blocks = 0;     // rung to the HCA so far, modulo 2^32, like the next
   std::uint32_t completed_blocks = 0;  // known by the client to be complete
   std::uint64_t stalls = 0;            // pushes that waited for a slot
-  std::uint8_t syndrome = 0;           // of the first fault that a kernel has left; 0: none
+  std::uint8_t syndrome = 0;           // syndrome of the first fault that a kernel has left; 0: none
 };
 struct EndpointFlight {
   std::uint32_t qpn = 0;
@@ -165,14 +165,14 @@ class Session {
   Operator* operator_;
   std::optional<Error> no_hca_;
   std::uint32_t tenant_;
-  Descriptor text_;  // of the last answer
+  Descriptor text_;  // text of the last answer
   State state_ = State::kNew;
   std::uint64_t woken_ns_ = 0;
   Descriptor notices_;          // refuses what is sent there: in a queue that nobody drains, a client's own
                                 // connection would outlive its process
   Descriptor client_notices_;   // until the client has it
-  mutable std::mutex removal_;  // of endpoints; before mutex_
-  mutable std::mutex mutex_;    // of the members below, which figures() reads
+  mutable std::mutex removal_;  // guards the removal of endpoints; locked before mutex_
+  mutable std::mutex mutex_;    // guards the members below, which figures() reads
   std::string program_;
   // Members go in reverse order: endpoints before the pools and the HCA that they use.
   std::shared_ptr<GroupHca> hca_;

@@ -36,13 +36,13 @@ struct Bench {
   std::string kernel_program = {};  // gdx_doctor_cuda; empty: not built
   std::optional<Hca> hca = std::nullopt;
   std::function<void(const std::string&)> tell = {};   // as of BringUpChoice
-  std::unique_ptr<World> world = nullptr;              // of both hosts, once they have met
+  std::unique_ptr<World> world = nullptr;              // world of both hosts, once they have met
   Error unmet = {};                                    // reason why they have not
   bool peer_lost = false;                              // told already
   std::string obstacle = {};                           // to step 17, which tells the other host
   bool wants_short = false;                            // steps of kShortSizes
   bool port_serves = false;                            // if not, its port is unread
-  std::vector<commands::CommandRecord> commands = {};  // of the step that runs
+  std::vector<commands::CommandRecord> commands = {};  // commands of the step that runs
 };
 
 // Returns whether steps are short. A software HCA takes short steps, because it shares a processor with
@@ -77,7 +77,7 @@ struct BringUpReport {
   bool software = false;
   int running = 0;  // the number of the step that runs; 17 also while the hosts meet; 0: none
   std::vector<StepReport> steps;
-  std::vector<Diagnosis> findings;  // of the static checks, which run before the steps
+  std::vector<Diagnosis> findings;  // findings of the static checks, which run before the steps
 
   [[nodiscard]] bool is_complete() const { return steps.size() == bring_up_steps().size(); }
   // Of the steps and the findings. kUnknown at least where it is not complete.

@@ -28,13 +28,13 @@ using bench::PeerEnds;
 using bench::PeerRun;
 
 constexpr std::uint64_t kJoinNs = 300'000'000'000;
-constexpr std::uint64_t kSectionsNs = 900'000'000'000;  // of the other host's sections A to C
+constexpr std::uint64_t kSectionsNs = 900'000'000'000;  // bound of the other host's sections A to C
 constexpr std::uint64_t kTogetherNs = 60'000'000'000;
-constexpr std::uint64_t kCallNs = 10'000'000'000;  // of one call: less than the other side waits
+constexpr std::uint64_t kCallNs = 10'000'000'000;  // bound of one call: less than the other side waits
 constexpr std::size_t kBytes = 1u << 20;
 constexpr std::uint64_t kWordBytes = 8;
 constexpr std::uint32_t kSlots = 8;
-constexpr std::uint64_t kPuts = 256;      // of kBytes, for the bandwidth
+constexpr std::uint64_t kPuts = 256;      // puts of kBytes each, by which the bandwidth is measured
 constexpr double kLeastOfPerftest = 0.5;  // below it, something is wrong
 constexpr const char* kPerftest = "ib_write_bw";
 constexpr const char* kPerftestWrites = "1000";

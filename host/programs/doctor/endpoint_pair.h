@@ -53,12 +53,12 @@ struct Completed {
                                          mlx5::Syndrome wanted = mlx5::Syndrome::kNone);
 
 struct PairOptions {
-  std::uint32_t blocks;  // of the send queue, which complete in a queue of as many
+  std::uint32_t blocks;  // blocks of the send queue; the CQ has as many entries
   StagingPools pools = {};
   Sharing sharing = Sharing::kExclusive;
   DoorbellKind doorbell = DoorbellKind::kPlain;  // BlueFlame is permitted on hardware: steps probe it
-  const Hca* other = nullptr;                    // of the target and the peer; null: the same
-  const Gpu* gpu = nullptr;                      // of which kernels reach the endpoint, source and target
+  const Hca* other = nullptr;                    // HCA of the target and the peer; null: the same HCA
+  const Gpu* gpu = nullptr;                      // GPU whose kernels reach the endpoint, source and target
   bool shares_page = false;                      // rings in the register page that a context shares
   std::optional<Placement> queues = {};          // none: as endpoints of kernels have it by default
 };

@@ -15,7 +15,7 @@ inline constexpr char kKernelProgram[] = "gdx_doctor_cuda";
 
 struct KernelBench {
   const Hca& hca;
-  const Gpu* gpu;  // of which memory and pages are used, and which runs kernels for a GPU; null: none
+  const Gpu* gpu;  // GPU that runs the kernels, and whose memory and pages are used; null: none
   const StepSizes& sizes;
   void (*alive)();  // called now and then
   // Returns the address at which kernels read GPU memory; another than the HCA's in tests alone.

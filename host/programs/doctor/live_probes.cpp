@@ -29,7 +29,7 @@ namespace gdx::doctor {
 namespace {
 
 constexpr int kProgramTimeoutMs = 60'000;          // between two pieces of its output
-constexpr std::uint64_t kSmallestAllocation = 64;  // of device memory
+constexpr std::uint64_t kSmallestAllocation = 64;  // bytes of device memory, the least that mlx5 allocates
 
 // stdin and stderr go to /dev/null: a program that asks or complains says nothing to the operator.
 Result<std::string> run_program(const std::vector<std::string>& command) {

@@ -14,7 +14,7 @@ namespace gdx::doctor {
 // Report of the kernels, in memory that both sides reach.
 struct KernelReport {
   std::uint32_t status;  // a Status: of the device calls, or kTimeout and kQueueError of a completion
-  std::uint32_t index;   // of the WQE whose completion is wrong or did not come
+  std::uint32_t index;   // index of the WQE whose completion is wrong or did not come
   std::uint64_t at;      // the pair or message of it
   std::uint64_t cqe[8];  // the completion queue's entry at which the kernel looked last
   // Payloads that are wrong; pattern and bytes of the first.
@@ -32,7 +32,7 @@ struct PutJob {
   LocalMemory from;
   std::uint64_t bytes;
   RemoteMemory signal;  // 1 is added to it for each put
-  std::uint64_t puts;   // of each thread
+  std::uint64_t puts;   // puts that each thread makes
 };
 
 // Puts with signals by plain doorbells: one thread on an exclusive endpoint.
@@ -75,7 +75,7 @@ struct RingJob {
 [[nodiscard]] Status launch_rings(const EndpointHandle& endpoint, const RingJob& job, KernelReport* report,
                                   int (*progress)());
 
-inline constexpr std::uint32_t kLanes = 32;  // of a warp
+inline constexpr std::uint32_t kLanes = 32;  // threads of a warp
 // A lane's endpoint, which serves nothing else, its puts and its report, where the GPU reads them.
 struct Lane {
   EndpointHandle endpoint;

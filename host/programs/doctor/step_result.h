@@ -15,7 +15,7 @@ namespace gdx::doctor {
 struct Fact {
   std::string name;
   std::string value;                              // a decimal number becomes one in JSON
-  std::optional<Verdict> verdict = std::nullopt;  // of a part that was tried
+  std::optional<Verdict> verdict = std::nullopt;  // verdict on a part that was tried
 };
 
 struct StepResult {
