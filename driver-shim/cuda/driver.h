@@ -10,7 +10,8 @@
 namespace gdx::cuda {
 
 inline constexpr char kDriverLibrary[] = "libcuda.so.1";
-// The first with cuDevicePrimaryCtxRelease_v2. As cuDriverGetVersion counts: 1000 * major + 10 * minor.
+// Oldest version that is used, because it is the first with cuDevicePrimaryCtxRelease_v2. It is counted as by
+// cuDriverGetVersion: 1000 * major + 10 * minor.
 inline constexpr int kMinDriverVersion = 11000;
 
 struct Driver {

@@ -1,4 +1,4 @@
-// As declarations.h, for sharing.h.
+// Declares what sharing.h needs of cuda.h, as declarations.h does for the rest.
 #pragma once
 
 #include "driver-shim/cuda/declarations.h"

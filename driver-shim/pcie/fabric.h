@@ -59,7 +59,7 @@ class Fabric {
     std::uint32_t write_bytes = 0;
     std::uint32_t tags_free = 0;
     std::deque<PacketId> untagged;
-    // A root complex's:
+    // Members below are used if this is a root complex.
     bool owns_host_memory = false;
     std::uint32_t lines_free = 0;
     std::deque<PacketId> unserved;  // peer reads, the first one possibly served in part

@@ -173,8 +173,8 @@ Result<void> ChannelTls::begin(bool dials, const Descriptor& socket) {
   SSL_set_bio(tls_.get(), bio, bio);
   SSL_set_app_data(tls_.get(), this);
   dials ? SSL_set_connect_state(tls_.get()) : SSL_set_accept_state(tls_.get());
-  // No certificate is ever good, because there is no authority. So a listener without the key cannot offer
-  // one.
+  // Refuses every certificate, because there is no authority that could vouch for one. So a listener without
+  // the key cannot pass by offering a certificate.
   if (dials) SSL_set_verify(tls_.get(), SSL_VERIFY_PEER, nullptr);
   return {};
 }

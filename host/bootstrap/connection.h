@@ -22,8 +22,8 @@ class Connection {
  public:
   Connection() = default;
   explicit Connection(Descriptor socket) : socket_(std::move(socket)) {}
-  // To rank `to`, and from the rank that connects. Without a secret neither end proves anything.
-  // Errors: kSystem, kNoMemory.
+  // Begin a handshake: dial() with rank `to`, answer() with the rank that connects. Without a secret neither
+  // end proves anything. Errors: kSystem, kNoMemory.
   [[nodiscard]] static Result<Connection> dial(Descriptor socket, const Secret::Ptr& secret,
                                                const ChannelPlace& place, std::uint32_t to);
   [[nodiscard]] static Result<Connection> answer(Descriptor socket, const Secret::Ptr& secret,
@@ -34,9 +34,10 @@ class Connection {
   // Returns the other end, for messages: of an answered connection as it was, even if it has closed.
   [[nodiscard]] std::string peer() const { return peer_.empty() ? peer_text(socket_) : peer_; }
 
-  // Frames may be sent. Before, receive() continues the handshake.
+  // Returns whether frames may be sent. Until then receive() continues the handshake.
   [[nodiscard]] bool is_open() const { return tls_ == nullptr || tls_->is_open(); }
-  // The other end is likely to have the secret, although the handshake goes on; false without a secret.
+  // Returns whether the other end is likely to have the secret, although the handshake goes on; false without
+  // a secret.
   [[nodiscard]] bool is_likely() const { return tls_ != nullptr && tls_->is_likely(); }
   // Returns the rank whose key the other end has; nullopt without a secret.
   [[nodiscard]] std::optional<std::uint32_t> proven_rank() const;
@@ -69,7 +70,7 @@ class Connection {
   void refuse_in_clear(const Failure& failure);
 
  private:
-  // As of ChannelTls.
+  // Read and write as ChannelTls does, or the socket itself without a secret.
   [[nodiscard]] Result<std::size_t> read(std::span<std::byte> bytes) const;
   [[nodiscard]] Result<std::size_t> write(std::span<const std::byte> bytes) const;
 

@@ -34,7 +34,7 @@ class GroupPlace {
   [[nodiscard]] static Result<std::unique_ptr<GroupPlace>> listen(const World& world);
 
   [[nodiscard]] const GroupAddress& address() const { return own_; }
-  // Takes the addresses of all ranks, by rank. Before the first meet().
+  // Takes the addresses of all ranks, by rank. The first meet() needs them.
   void start(std::span<const GroupAddress> all);
 
   // Returns the world of `ranks`, numbered in their order, once all have called it. This rank is among them,

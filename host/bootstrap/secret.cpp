@@ -82,7 +82,7 @@ Result<Secret::Ptr> Secret::read(int descriptor, const std::string& name) {
 }
 
 Result<Secret::Ptr> Secret::from_file(const std::string& path) {
-  // Without waiting for the writer of a FIFO.
+  // Opens without waiting, because a FIFO may have no writer.
   const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   struct stat found {};
   if (!file || fstat(file.value(), &found) != 0)

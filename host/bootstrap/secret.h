@@ -47,7 +47,7 @@ class Secret {
   // Returns hexadecimal digits for a launcher's store, and for nothing else.
   [[nodiscard]] std::string text() const;
 
-  // Derives the key of one direction between two ranks. The caller wipes it. Errors: kSystem.
+  // Derives the key of one direction between two ranks. The caller wipes it after use. Errors: kSystem.
   [[nodiscard]] Result<ChannelKey> key_of(const ChannelIdentity& identity) const;
 
  private:

@@ -26,7 +26,7 @@ using launch::Launcher;
 using launch::place_text;
 using launch::Way;
 
-// The variables of gdx itself. No rank: the launcher's count.
+// Values of gdx's own variables. Without a rank among them, the launcher's rank and size are used.
 struct Given {
   std::optional<std::uint32_t> rank;
   std::uint32_t size = 1;

@@ -48,7 +48,7 @@ struct ModeChoice {
 // a CPU).
 [[nodiscard]] Result<KernelSite> site_of_kernels(const std::string& hca, const ModeOptions& options);
 
-// Without a calibration. Threads: any.
+// Returns the modes that are used without a calibration. Threads: any.
 [[nodiscard]] ModeChoice default_modes(const KernelSite& site, const QueueShape& shape);
 
 // Errors: those of check_mode_table, site_of_kernels, check_calibration_key, and for a named file those of

@@ -144,8 +144,8 @@ std::map<std::uint32_t, Result<PeerOffers>> OfferExchange::run(std::span<const p
   std::map<std::uint32_t, Result<PeerOffers>> results;
   std::map<std::uint32_t, Descriptor> called;
   std::vector<std::uint32_t> awaited;
-  // The higher rank connects. A connection and its message need no accept on the other side, so no two ranks
-  // wait for each other.
+  // Of two ranks the higher one connects. No two ranks wait for each other, because a connection and its
+  // message need no accept on the other side.
   for (const std::uint32_t rank : peers) {
     if (rank > rank_) {
       awaited.push_back(rank);

@@ -91,8 +91,8 @@ struct Gpu::Context {
   bool shared_by_mps = false;
 };
 
-// Every GPU that is open somewhere in this process, and all host pages that are registered. The driver
-// registers pages once for all GPUs.
+// Every GPU that is open somewhere in this process, and all host pages that are registered. There is
+// one registry for all GPUs, because the driver registers pages for all of them at once.
 struct Gpu::Registry {
   static Registry& instance() {
     static auto& registry = *new Registry;

@@ -157,7 +157,7 @@ Result<Launcher> find_pmix() {
     return half_set(has_space ? kPmixRankVariable : kPmixNamespaceVariable, launcher.name,
                     fmt::format("{} and {}", kPmixNamespaceVariable, kPmixRankVariable));
   launcher.rank = GDX_TRY(number(kPmixRankVariable, 0));
-  // The server's answer counts. This finds contradictions before anything is opened.
+  // Reads the size to find contradictions before anything is opened. Later the PMIx server's answer is used.
   launcher.size = GDX_TRY(number(by.size, 1));
   return with_local_place(launcher, by);
 }

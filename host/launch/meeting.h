@@ -42,7 +42,7 @@ inline constexpr std::size_t kMaxTextBytes = 1000;  // Source: vallen_max of hyd
 // that is not open), kVersionMismatch, those of Meeting::exchange.
 [[nodiscard]] Result<std::shared_ptr<Meeting>> meet_by(const Launcher& launcher, std::uint64_t deadline_ns);
 
-// For meet_by alone, and for tests.
+// Open the meeting of one launcher's kind. meet_by and tests alone call them.
 [[nodiscard]] Result<std::shared_ptr<Meeting>> open_pmix(const Launcher& launcher, std::uint64_t deadline_ns);
 [[nodiscard]] Result<std::shared_ptr<Meeting>> open_pmi(const Launcher& launcher, std::uint64_t deadline_ns);
 

@@ -59,7 +59,8 @@ Result<Library> load(const Launcher& launcher) {
   return library;
 }
 
-// An answer on its way. The library may give it when nobody waits any more.
+// An answer for which a thread waits. It is shared, because the library may give the answer after the thread
+// has stopped waiting.
 struct Pending {
   std::mutex mutex;
   std::condition_variable told;

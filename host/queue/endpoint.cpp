@@ -119,7 +119,7 @@ ibv_event_type Endpoint::Impl::hca_event() const {
   return static_cast<ibv_event_type>(std::atomic_ref(memory.host().event).load(std::memory_order_relaxed));
 }
 
-// After pools and queue, on which it depends.
+// Chooses the thresholds of Mode::kAuto. Pools and queue must be there, because the choice depends on them.
 Result<void> Endpoint::Impl::choose_auto_modes() {
   const QueueShape shape{.queues = *options.placement,
                          .slot_count = std::min(options.slot_count, staging.slot_count()),

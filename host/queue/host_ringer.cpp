@@ -34,7 +34,7 @@ bool ring(const Bell& bell) {
   return true;
 }
 
-// The thread, from the first bell to the last.
+// The thread that rings for kernels. It runs while there is a bell.
 class Ringer {
  public:
   static Ringer& instance() {

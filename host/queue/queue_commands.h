@@ -83,7 +83,8 @@ struct CommandRecord {
   [[nodiscard]] std::uint32_t syndrome() const { return mlx5::prm::get32(output, mlx5::prm::kSyndrome); }
 };
 
-// While it lives, the commands below that its thread sends are appended to `records`. One at a time a thread.
+// Appends the commands below that its thread sends to `records`, while this object lives. A thread may have
+// one such object at a time.
 class CommandRecording {
  public:
   explicit CommandRecording(std::vector<CommandRecord>& records);

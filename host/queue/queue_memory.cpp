@@ -66,7 +66,7 @@ std::size_t QueueMemory::host_part_bytes(std::uint32_t slot_count, std::uint32_t
 // The host's part begins at `host_page`.
 void QueueMemory::place_credits(std::uint32_t slot_count, std::uint32_t bounce_slot_count) {
   std::byte* const credits = host_page_ + page_bytes();
-  // Only kernels use the held slots.
+  // Held slots lie with the queue, which may be in GPU memory, because kernels alone use them.
   const auto held = [this](std::size_t offset) {
     return queue_ == nullptr ? nullptr : reinterpret_cast<HeldSlot*>(queue_ + held_offset_ + offset);
   };
@@ -201,7 +201,7 @@ Result<mlx5::WqeBasicBlock> QueueMemory::load_block(std::uint32_t index) const {
   return block;
 }
 
-// In two pieces where the entries wrap.
+// Copies `count` entries from cumulative index `first` on, in two pieces if they pass the ring's end.
 template <typename Entry>
 Result<std::vector<Entry>> QueueMemory::load_ring(std::size_t offset, std::uint32_t entries,
                                                   std::uint32_t first, std::uint32_t count) const {

@@ -31,8 +31,8 @@ inline constexpr std::uint32_t kUnlimitedSlots = ~std::uint32_t{0};
 
 // For research: returns the state of an endpoint with unlimited credits. It may always push, to the slots in
 // turn, without regard to their holders. Fills the rings of `staging`, whose word is `grants`. Its
-// minimum_slots must be kUnlimitedSlots, and no scheduler may manage it. The damage that credits prevent then
-// happens.
+// minimum_slots must be kUnlimitedSlots, and no scheduler may manage it. Slots are then
+// overwritten while the HCA reads them, which credits would prevent.
 [[nodiscard]] StagingState unlimited_credits(const StagingHandle& staging, std::uint64_t* grants);
 
 // Threads: callers synchronise among themselves; the endpoints' kernels run concurrently.

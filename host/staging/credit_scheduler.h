@@ -32,8 +32,8 @@ struct CreditRules {
   std::uint32_t slot_count = 0;           // slots of the pool
   std::uint32_t minimum_slots = 1;        // reserved for every open endpoint; may be 0
   std::uint32_t threshold_percent = 100;  // share of the free slots; kMin to kMaxThresholdPercent
-  // Slots kept for tenants that have none, one fewer than there may be tenants. For pools of several tenants
-  // without a minimum.
+  // Slots kept for tenants that have none, one fewer than there may be tenants. It has a value for a pool of
+  // several tenants without a minimum.
   std::optional<std::uint32_t> tenant_slots = std::nullopt;
 };
 

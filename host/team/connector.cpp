@@ -183,7 +183,7 @@ void Connector::take(std::uint64_t now_ns, ChannelId channel, const ConnectorLet
     case ConnectorKind::kAnswer:
     case ConnectorKind::kDone: return take_address(now_ns, channel, letter);
     case ConnectorKind::kNotNow:
-      // The peer asks by itself once its endpoint exists.
+      // Keeps the reason and waits, because the peer asks by itself once its endpoint exists.
       if (making(pair)) pair.shortage = letter.why;
       return;
     case ConnectorKind::kRefusal:

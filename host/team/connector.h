@@ -55,9 +55,9 @@ class ConnectorHost {
                                              const EndpointAddress& peer) = 0;
   // Both endpoints can receive: kernels may post.
   virtual void ready(std::uint32_t rank, std::uint32_t lane) = 0;
-  // The rank cannot be connected on this lane. Also after ready(), when the peer has given up. No further
-  // call names this rank and lane, so the endpoint, if there is one, is the host's to destroy. kBusy: an
-  // endpoint was not to be had by the deadline; kPeerUnreachable: no answer came.
+  // Tells that the rank cannot be connected on this lane, or after ready() that the peer has given up. No
+  // further call names this rank and lane, so the endpoint, if there is one, is the host's to destroy. kBusy:
+  // an endpoint was not to be had by the deadline; kPeerUnreachable: no answer came.
   virtual void gone(std::uint32_t rank, std::uint32_t lane, const Error& why) = 0;
 };
 
@@ -88,7 +88,7 @@ class Connector {
   void opened(ChannelId channel);
   // A channel has ended, or was not opened; `why` says how.
   void lost(ChannelId channel, const std::string& why);
-  // A letter came. On an unknown channel its sender has dialled.
+  // Handles a letter. One on an unknown channel is the first on a channel that its sender has dialled.
   void received(std::uint64_t now_ns, ChannelId channel, const ConnectorLetter& letter);
   // Does what is due by now, and dials.
   void tick(std::uint64_t now_ns);

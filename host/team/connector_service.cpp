@@ -297,7 +297,7 @@ bool ConnectorService::take_arrivals() {
     return false;
   }
   for (auto& arrival : *arrivals) {
-    // A dialler that lost power never closes.
+    // Keeps the connection alive by probes, because a dialler that lost power never closes it.
     bootstrap::keep_alive(arrival.connection.socket());
     const ChannelId id = ++last_channel_;
     channels_[id] = {std::move(arrival.connection), false, true, {}};

@@ -55,8 +55,9 @@ class ConnectorService final : private ConnectorPort {
   [[nodiscard]] Result<void> start(std::span<const bootstrap::ConnectorIdentity> identities,
                                    ConnectorHost& host, std::uint32_t* asked = nullptr);
 
-  // Connects to `rank` on `lane`, and waits. Not from a call of the host.
-  // Errors: kInvalidArgument; kTimeout; kAborted; those with which the rank is gone.
+  // Connects to `rank` on `lane`, and waits. A call of ConnectorHost must not call it, because the thread
+  // that makes those calls is the one that connects. Errors: kInvalidArgument; kTimeout; kAborted; those with
+  // which the rank is gone.
   [[nodiscard]] Result<void> connect(std::uint32_t rank, std::uint32_t lane, std::uint64_t timeout_ns);
   // Ends every wait of connect(), also later ones. Threads: any.
   void abort();
@@ -109,7 +110,7 @@ class ConnectorService final : private ConnectorPort {
   ConnectorHost* host_ = nullptr;
   std::uint32_t* asked_ = nullptr;
 
-  // Of the thread alone.
+  // Members below are the thread's alone.
   std::optional<Connector> connector_;
   std::optional<bootstrap::Reception> reception_;
   std::map<ChannelId, Channel> channels_;

@@ -40,17 +40,21 @@ struct TeamOptions {
   // Options of each endpoint. `placement` must equal the Placement of the kernels' calls. `sharing` is always
   // kShared. The slot counts are lowered to those of the pools. `gpu` is the team's where none is set.
   EndpointOptions endpoint = {.slot_count = 16, .bounce_slot_count = 16, .sharing = Sharing::kShared};
-  // None: $GDX_DIRECT's. With kOff this rank's own memory goes through the NIC too.
+  // Use of loads and stores for ranks of this node. nullopt: the value of $GDX_DIRECT. With kOff puts to this
+  // rank itself go through the NIC, too.
   std::optional<DirectChoice> direct = std::nullopt;
   std::uint64_t timeout_ns = kDefaultTeamTimeoutNs;  // bound of each collective call; 1 to kMaxWaitNs
   // Connects all ranks in Team::create, so that no first use is delayed. Else a connection is made once a
   // kernel or Team::connect needs it.
   bool connect_all = false;
 
-  // Way to ranks that are not mapped, equal at all ranks: empty, an HCA; a provider of libfabric as fi_info
-  // prints it, such as tcp, by which a thread of the host posts, and no HCA is opened; ibverbs or
-  // ibverbs:DEVICE, the same by an RDMA device without libfabric; auto, an HCA where every rank has one, else
-  // tcp. None: $GDX_PROVIDER's, or an HCA without it.
+  // Way to ranks that are not mapped, equal at all ranks:
+  //  - empty: an HCA.
+  //  - a provider of libfabric as fi_info prints it, such as tcp: a thread of the host posts over it, and
+  //    opens no HCA.
+  //  - ibverbs or ibverbs:DEVICE: a thread of the host posts over an RDMA device, without libfabric.
+  //  - auto: an HCA if every rank has one, else tcp.
+  // nullopt: the value of $GDX_PROVIDER, or an HCA if it is not set.
   std::optional<std::string> provider = std::nullopt;
 
   // Options below are for what Team::create makes itself. They are unused where the program gives its own.

@@ -63,7 +63,7 @@ Sharing& sharing_state() {
   return instance;
 }
 
-// A locked call of an initialized driver.
+// Holds the lock during a call.
 struct SharingCall {
   std::lock_guard<std::mutex> guard{sharing_state().lock};
 };

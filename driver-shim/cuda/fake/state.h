@@ -1,4 +1,4 @@
-// State of the fake driver. One process, one lock.
+// State of the fake driver in this process, and the one lock that guards all of it.
 #pragma once
 
 #include <cstddef>
@@ -138,7 +138,7 @@ struct State {
 
 State& state();
 
-// The rest with the lock held.
+// Functions below need the lock to be held.
 
 // The allocation that holds `at`, or null.
 const DeviceMemory* device_memory_at(std::uintptr_t at);

@@ -109,8 +109,9 @@ inline constexpr Step kPushSteps[] = {
     {Actor::kGpu, Verb::kLoad, Place::kQueue, Purpose::kCqe, Extent::kBlock},
 };
 
-// A proposal. Each line of payload carries a flag. The NIC checks the flags of staging memory, waits for
-// lines that are missing, and strips the flags. So the release serves the queue alone.
+// Models a proposal for future NICs. Each line of payload carries a flag. The NIC checks the flags of
+// staging memory, waits for lines that are missing, and strips the flags. So the release need not cover the
+// payload, but the queue alone.
 inline constexpr Step kPushFlagsSteps[] = {
     {Actor::kGpu, Verb::kStore, Place::kStaging, Purpose::kPayload, Extent::kLines},
     {Actor::kGpu, Verb::kStore, Place::kQueue, Purpose::kWqe, Extent::kWqes},
@@ -124,9 +125,9 @@ inline constexpr Step kPushFlagsSteps[] = {
     {Actor::kGpu, Verb::kLoad, Place::kQueue, Purpose::kCqe, Extent::kBlock},
 };
 
-// A proposal. The GPU emits the stores to the NIC in program order. PCIe keeps posted writes of one requester
-// in order. A WQE in the doorbell needs no release, if the NIC keeps that WQE until its acknowledgement. A
-// WQE that is fetched needs one for the queue.
+// Models a proposal for future GPUs and NICs. The GPU emits the stores to the NIC in program order. PCIe
+// keeps posted writes of one requester in order. A WQE in the doorbell needs no release, if the NIC keeps
+// that WQE until its acknowledgement. A WQE that is fetched needs one for the queue.
 inline constexpr Step kPushOrderedSteps[] = {
     {Actor::kGpu, Verb::kStore, Place::kStaging, Purpose::kPayload, Extent::kPayload},
     {Actor::kGpu, Verb::kStore, Place::kQueue, Purpose::kWqe, Extent::kWqes},

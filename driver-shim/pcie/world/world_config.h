@@ -35,7 +35,8 @@ struct Bounce {
 };
 
 // Control and remote-address segment and the inline header leave the rest of a work request to an inline
-// payload: of one block, or of the four that it may have. As device/impl/wqe.h.
+// payload: of one block, or of the four that it may have. The sizes are those of
+// device/impl/wqe.h.
 inline constexpr std::uint32_t kInlineFixedBytes = 2 * mlx5::kSegmentBytes + 4;
 inline constexpr std::uint32_t kShortInlineBytes = mlx5::kWqeBasicBlockBytes - kInlineFixedBytes;
 inline constexpr std::uint32_t kMaxInlineBytes = 4 * mlx5::kWqeBasicBlockBytes - kInlineFixedBytes;

@@ -145,8 +145,8 @@ Connection* Agent::find_request(const wire::Address& source, const Message& requ
   return same == connections_.end() ? nullptr : same->second.get();
 }
 
-// Finds the connection of a peer that gives its request up before it got an id of this side. The message's
-// own id names it.
+// Finds the connection of a peer that gives its request up before it got an id of this side. It is
+// found by the id of the message's sender, because the message can name no other.
 Connection* Agent::find_rejected(const wire::Address& source, const Message& rejection) {
   const auto same = std::ranges::find_if(connections_, [&](const auto& it) {
     const Connection& connection = *it.second;

@@ -24,7 +24,7 @@ enum class State : std::uint8_t {
 inline constexpr int kStates = static_cast<int>(State::kClosed) + 1;
 
 enum class Input : std::uint8_t {
-  // From the user.
+  // Inputs from the user.
   kConnect,
   kAccept,
   kEstablish,  // active: send RTU; passive: the queue pair has received before the RTU came
@@ -32,7 +32,7 @@ enum class Input : std::uint8_t {
   kDisconnect,
   kResolve,
   kReply,
-  // From the peer.
+  // Inputs from the peer.
   kReq,  // again: the first one makes the connection
   kMra,
   kRej,
@@ -42,7 +42,7 @@ enum class Input : std::uint8_t {
   kDrep,
   kSidrReq,  // again
   kSidrRep,
-  // From the clock.
+  // Input from the clock.
   kTimeout,
 };
 inline constexpr int kInputs = static_cast<int>(Input::kTimeout) + 1;

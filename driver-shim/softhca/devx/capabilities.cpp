@@ -31,7 +31,7 @@ void fill_general(const Hca& hca, Output out) {
   prm::set(out, cap::kPortType, !hca.config().infiniband);
   prm::set(out, cap::kNumPorts, 1);
   prm::set(out, cap::kLogMaxMessage, kLogMaxMessage);
-  // Of Ethernet: on InfiniBand the service level decides.
+  // Offers any order on Ethernet only, because on InfiniBand the service level decides the order.
   prm::set(out, cap::kAnyOrderRc, !hca.config().infiniband && hca.config().data_order != OrderRule::kKept);
   prm::set(out, cap::kCqeVersion, 1);
   prm::set(out, cap::kCompactAddressVector, 1);
@@ -55,7 +55,8 @@ void fill_general(const Hca& hca, Output out) {
   prm::set(out, cap::kCqe128Always, 1);
 }
 
-// No doorbell without a record, no QP number reservation.
+// Fills in the second general capabilities. Doorbells without a record and the reservation of queue pair
+// numbers are not offered.
 void fill_general_2(const Hca& hca, Output out) {
   prm::set(out, prm::cap::kOrderingForced, hca.config().data_order == OrderRule::kChosen);
 }

@@ -96,13 +96,14 @@ class Commands {
   std::set<std::uint32_t> reported_;  // op_mods of QUERY_HCA_CAP
 };
 
-// The parts, by file.
+// Commands' executions, in the order of the files that have them.
 Outcome query_hca_cap(const Hca& hca, Input in, Output out);
 Outcome query_roce_address(const Hca& hca, Input in, Output out);
 Outcome query_nic_vport_context(Output out);
-// Refuses what clients must leave zero in CREATE_CQ, CREATE_QP, and transitions. For strict HCAs.
+// Refuses nonzero fields that clients must leave zero in CREATE_CQ, CREATE_QP, and transitions. Strict HCAs
+// alone call it.
 Outcome check_reserved(mlx5::prm::Opcode opcode, Input in);
-// Refuses a command that names an object of another open device file. For strict HCAs.
+// Refuses a command that names an object of another open device file. Strict HCAs alone call it.
 Outcome check_owned(mlx5::prm::Opcode opcode, Input in, const Owns& owns);
 Outcome create_cq(Hca& hca, const UmemTable& umems, Input in, Object& object);
 Outcome create_qp(Hca& hca, const UmemTable& umems, Input in, Object& object);

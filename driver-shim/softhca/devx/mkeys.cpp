@@ -21,7 +21,7 @@ bool is_fixed_size(Input in) {
          prm::get32(in, prm::mkey::kSignature) == 0 && prm::get32(in, prm::mkey::kLength64) == 0;
 }
 
-// Made to be laid out by UMR WQEs, with entries of any size.
+// Returns whether the key is made for UMR WQEs to lay out, with entries of any size.
 bool is_for_umr(Input in) {
   return prm::get32(in, prm::mkey::kAccessModeHigh) == 0 &&
          prm::get32(in, prm::mkey::kAccessMode) == prm::mkey::kModeAnySize &&

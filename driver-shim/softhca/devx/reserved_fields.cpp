@@ -17,14 +17,14 @@ namespace {
 
 constexpr std::array kHeader{PrmField{0x20, 16}, PrmField{0x60, 32}};
 
-// Of the CQ context.
+// Reserved fields of the CQ context.
 constexpr std::array kCompletionQueue{
     PrmField{0x07, 1},  PrmField{0x0c, 1},  PrmField{0x18, 1},  PrmField{0x40, 20},
     PrmField{0x5a, 2},  PrmField{0x60, 3},  PrmField{0x80, 4},  PrmField{0xa0, 24},
     PrmField{0xc0, 3},  PrmField{0xc8, 24}, PrmField{0xe0, 32}, PrmField{0x100, 8},
     PrmField{0x120, 8}, PrmField{0x140, 8}, PrmField{0x160, 8}, PrmField{0x1a0, 32}};
 
-// Of the QP context.
+// Reserved fields of the QP context.
 constexpr std::array kQueuePair{
     PrmField{0x1e, 2},   PrmField{0x24, 1},   PrmField{0x48, 1},   PrmField{0x82, 1},   PrmField{0xa0, 3},
     PrmField{0x384, 4},  PrmField{0x38b, 2},  PrmField{0x393, 1},  PrmField{0x39b, 5},  PrmField{0x3a0, 32},
@@ -33,7 +33,7 @@ constexpr std::array kQueuePair{
     PrmField{0x560, 5},  PrmField{0x580, 8},  PrmField{0x600, 32}, PrmField{0x620, 15}, PrmField{0x680, 3},
     PrmField{0x684, 28}, PrmField{0x6a0, 32}, PrmField{0x6c0, 32}, PrmField{0x6e0, 32}, PrmField{0x700, 32}};
 
-// Of the address path.
+// Reserved fields of the address path.
 constexpr std::array kPath{PrmField{0x02, 14}, PrmField{0x45, 3}, PrmField{0x60, 4}, PrmField{0x100, 4},
                            PrmField{0x106, 1}};
 

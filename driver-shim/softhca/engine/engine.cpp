@@ -138,7 +138,8 @@ int Engine::take_rings(Uar& uar) {
   return done;
 }
 
-// Does to BlueFlame copies what write-combining and PCIe may. A late one follows all that came meanwhile.
+// Spoils BlueFlame copies as write-combining and PCIe may. A copy that is made late arrives after all that
+// came meanwhile.
 void Engine::spoil_copies(Uar& uar) {
   const std::vector<DoorbellWrite> came_late = std::exchange(uar.late, {});
   std::erase_if(rings_, [&](DoorbellWrite& ring) {
@@ -307,7 +308,8 @@ int Engine::step() {
   const bool was_idle = scheduler_.empty();
   int done = poll_doorbells();
   if (done > 0 && was_idle) {
-    // Sends before the wire is read only for the first post after a pause. In a stream batches matter more.
+    // Sends before it reads the wire only for the first post after a pause, whose latency counts. In a stream
+    // of posts larger batches matter more.
     done += serve_active();
     parts_.wire->flush();
   }

@@ -93,7 +93,8 @@ class Engine : public Hca {
     std::vector<std::byte> datagram;
   };
 
-  // Returns the next number that `draw` gives and `table` has not. The caller refuses a full table.
+  // Returns the next number that `draw` gives and `table` has not. The caller has refused a full table
+  // before, because no such number would be found in it.
   template <typename Table, typename Draw>
   static std::uint32_t free_number(const Table& table, Draw draw);
   // Returns a number of 24 bits that tells nothing of the others.

@@ -22,7 +22,7 @@ bool unblock_faults();
 // Acts as pthread_sigmask(3), but leaves the guard's signals unblocked, and answers as if they were not.
 // Async-signal-safe.
 int mask_signals(int how, const sigset_t* next, sigset_t* previous);
-// Keeps the guard in a child by fork. For its first moment.
+// Keeps the guard in a child by fork, whose first act calls it.
 void begin_guard_in_child();
 // Returns whether the guard has taken this signal. Not in a child by vfork, whose actions are its own and
 // whose memory is the parent's.
@@ -49,7 +49,7 @@ using Copy = void(std::byte* to, const std::byte* from, std::size_t length_bytes
 [[nodiscard]] bool store_words(std::byte* to, const std::byte* from, std::size_t words);
 [[nodiscard]] bool load_half_word(std::uint32_t& to, std::uint32_t& from);
 
-// As run_guarded(), of a function object.
+// Runs a function object as run_guarded() runs a function.
 template <typename Access>
 [[nodiscard]] bool guarded(const void* first, std::size_t length_bytes, Access access) {
   return run_guarded(

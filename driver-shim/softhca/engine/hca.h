@@ -58,13 +58,13 @@ struct HcaConfig {
   // ACKs advertise posted receives, on queue pairs that do not share them. Off: no credits, as Soft-RoCE.
   bool receive_credits = true;
   // Bounds this HCA's packets in a peer's UDP receive socket by the peer's grants, and peers' packets in this
-  // one's. Only among software HCAs. Off: for research.
+  // one's. Other HCAs give no grants and are not bound. Off: for research.
   bool receive_window = true;
   double rate_gbps = 0;  // rate of the link outwards, in 10^9 bits a second; 0: no limit
-  // The port reports InfiniBand: paths lead by LID. Packets are RoCE v2 on either link layer.
+  // The port reports InfiniBand, so that paths lead by LID. Packets are RoCE v2 on either link layer.
   bool infiniband = false;
   bool grh_required = false;  // on InfiniBand: drops packets without a GRH, as a virtual function does
-  // The port's P_Key table. Entries of 0 are not in use. On Ethernet only the default one.
+  // The port's P_Key table. Entries of 0 are not in use. On Ethernet it has the default key only.
   std::vector<std::uint16_t> pkeys = {roce::kDefaultPkey};
   OrderRule data_order = OrderRule::kChosen;
   bool strict = false;  // refuses requests that some ConnectX refuses; set in all tests

@@ -80,8 +80,8 @@ class MemoryTable {
   [[nodiscard]] bool uses_pd(std::uint32_t pd) const;
 
   // Executes a UMR WQE on the UMR key with the index of `mkey`. The WQE's tag is not compared, because a
-  // driver may name the tag that it is about to set. `entries` are the request's translation. Null: done.
-  // Else the reason, without a change.
+  // driver may name the tag that it is about to set. `entries` are the request's translation. Returns
+  // null once it is done, else the reason for which nothing was changed.
   // Source: Linux drivers/infiniband/hw/mlx5/wr.c (handle_reg_mr); IBA 1.4, 10.6.6.2 and 10.6.7.2.
   [[nodiscard]] const char* update(std::uint32_t mkey, const KeyUser& user, const UmrRequest& request,
                                    std::span<const mlx5::DataSegment> entries);

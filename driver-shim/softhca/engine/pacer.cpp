@@ -6,7 +6,8 @@
 namespace gdx::softhca {
 namespace {
 
-// After a packet left. Far beyond a round trip, because either end's process may stand still.
+// Time after a packet left in which an answer may still come. It is far beyond a round trip, because either
+// end's process may stand still.
 constexpr std::uint64_t kAnswerableNs = 100'000'000;
 constexpr double kPortGbps = 100;  // the port's reported rate
 // Bytes that a queue pair of limited rate may send at once.

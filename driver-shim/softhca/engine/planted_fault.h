@@ -40,7 +40,7 @@ enum class PlantedFault : std::uint8_t {
   kDroppedForce,  // data lands in any order although a queue pair forces its own, and QUERY_QP shows no force
 };
 
-// By the values of GDX_SOFTHCA_FAULT.
+// Names of the faults, which GDX_SOFTHCA_FAULT takes as values.
 inline constexpr std::array<std::pair<std::string_view, PlantedFault>, 27> kPlantedFaults{{
     {"no_device", PlantedFault::kNoDevice},
     {"port_down", PlantedFault::kPortDown},

@@ -120,7 +120,7 @@ PeerWindow* PacketOut::request_window() const {
 std::uint32_t PacketOut::requests_permitted(std::uint64_t now_ns, std::uint32_t max_packets,
                                             const SendSide& side) const {
   const PeerWindow* const window = request_window();
-  // The timer counts only towards a stalled peer.
+  // A running timer of the transport counts only towards a stalled peer, whose death it detects.
   const bool timed =
       window != nullptr && window->window().stalled(now_ns) && side.next_deadline_ns() != transport::kNever;
   return parts_.pacer.requests_permitted(now_ns, max_packets, window, timed);

@@ -45,7 +45,7 @@ class PacketOut {
   template <typename Fill>
   std::size_t transmit(const wire::Address& destination, bool global, const roce::Headers& headers,
                        std::size_t payload_bytes, Fill fill);
-  // The same to the peer of a connection.
+  // Sends a packet to the peer of a connection as the other transmit() sends one to a destination.
   template <typename Fill>
   std::size_t transmit(const roce::Headers& headers, std::size_t payload_bytes, Fill fill);
 

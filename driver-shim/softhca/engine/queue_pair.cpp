@@ -349,7 +349,7 @@ transport::TransportCounters QueuePair::counters() const {
   add_counters(sum, send_side_.counters());
   add_counters(sum, receive_side_.counters());
   if (parts_.hca.config.strict && parts_.states.attributes().counter_set != kPortCounterSet) {
-    // Those that a ConnectX counts by set.
+    // Leaves out what a ConnectX counts in the queue pair's own set of counters instead.
     sum.timeouts = sum.naks_received = sum.out_of_sequence = 0;
     sum.duplicate_requests = sum.rnr_naks_received = sum.out_of_buffer = 0;
   }

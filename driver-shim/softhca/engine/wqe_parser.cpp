@@ -129,7 +129,8 @@ void parse_masked_atomic64(SegmentReader& reader, SendWqe& wqe) {
   parse_atomic_result(reader, sizeof(std::uint64_t), wqe);
 }
 
-// Parses a 4 B atomic as an operation on the aligned 8 B around the operand. The other half stays unchanged.
+// Parses a 4 B atomic as an operation on the aligned 8 B around the operand. The other 4 B
+// stay unchanged.
 // The responder refuses an address that is no multiple of 4.
 void parse_masked_atomic32(SegmentReader& reader, SendWqe& wqe) {
   mlx5::AtomicSegment32 atomic;

@@ -42,8 +42,8 @@ class Device : public ChannelRegistry {
 
   // Returns the root of the devices' files; empty after a failure, which is logged once.
   std::string files_root();
-  // A further open of an HCA's node. Errors: ENOENT for one that is not there, EINVAL
-  // where the HCA cannot be made, ENODEV, EMFILE.
+  // Opens an HCA's node once more. Errors: ENOENT for a node that is not there, EINVAL where the HCA cannot
+  // be made, ENODEV, EMFILE.
   ErrnoOr<int> open_node(std::uint8_t hca, bool close_on_exec);
   Errno request(int fd, std::uint64_t request_address);
   // A further open of the connection manager's node with the flags of open(2), and what a program writes to
@@ -69,9 +69,9 @@ class Device : public ChannelRegistry {
   int progress();
   // Runs progress() for a waiting thread; it may yield the processor before the step.
   int progress_of_waiter();
-  // Ends the engines after letting them finish what they have at hand. For the end of the process.
+  // Ends the engines after letting them finish what they have at hand. The end of the process calls it.
   void shut_down();
-  // Begins anew in a child by fork. For its first moment.
+  // Begins anew in a child by fork, whose first act calls it.
   void after_fork_in_child();
 
   ErrnoOr<std::shared_ptr<EventChannel>> open_channel() override;

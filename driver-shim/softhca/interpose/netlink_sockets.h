@@ -22,11 +22,12 @@ namespace gdx::softhca::uverbs {
 // Threads: all methods lock. They may throw std::bad_alloc.
 class NetlinkSockets {
  public:
-  // Never destroyed, as Device.
+  // Returns the one object. It is never destroyed, because libraries may still use sockets after the last
+  // destructor has run.
   static NetlinkSockets& instance();
 
-  // As socket(2) with these flags of its type. Errors: as socketpair(2); EMFILE for a descriptor above what
-  // is tracked.
+  // Opens a socket as socket(2) does with these flags of its type. Errors: those of socketpair(2); EMFILE for
+  // a descriptor with a number too high to be tracked.
   ErrnoOr<int> open(int flags);
   // Binds a socket; port 0 requests any. Errors: EINVAL, EOPNOTSUPP for groups, because nothing is ever
   // announced.

@@ -65,7 +65,7 @@ class CmPort final : public ManagementAgent, private cm::Port {
   // tell.
   [[nodiscard]] gdx::cm::Path path_to(const wire::Address& remote, std::uint8_t type_of_service) const;
   void write_path(ib_uverbs_ah_attr& to, const gdx::cm::Path& path) const;
-  // To be called after every use of the agent. Threads: the RdmaCm lock.
+  // Notes when the agent wants to run next. Every use of the agent ends with it. Threads: the RdmaCm lock.
   void note_deadline() { agent_deadline_ns_.store(agent_.next_deadline_ns()); }
 
  private:
@@ -128,16 +128,17 @@ class RdmaCm {
   RdmaCm(const RdmaCm&) = delete;
   RdmaCm& operator=(const RdmaCm&) = delete;
 
-  // The program's descriptor. `flags` as of CmFile::open(). Errors: the errno of socketpair(2).
+  // Opens a file and returns the program's descriptor. `flags` are those of CmFile::open(). Errors: the errno
+  // of socketpair(2).
   ErrnoOr<int> open_file(int flags);
   void close_file(int fd);
   // Returns whether any file is open. Takes no lock, because a child of fork calls it, whose parent may have
   // held it.
   [[nodiscard]] bool in_use() const { return open_files_.load() != 0; }
-  // One write(2) of a command. Waits where GET_EVENT must. Errors: as the kernel's.
+  // Executes the command of one write(2). Waits where GET_EVENT must. Errors: those of the kernel.
   Errno command(int fd, std::uint64_t address, std::size_t length_bytes);
-  // Goodbye to every peer that has not confirmed it; how many have not. Nothing where the lock cannot be had
-  // at once.
+  // Sends a goodbye to every peer that has not confirmed one, and returns how many those are. Does nothing
+  // and returns nullopt if the lock cannot be had at once.
   std::optional<std::size_t> try_say_goodbye(std::uint64_t now_ns);
 
  private:

@@ -55,7 +55,7 @@ bool has_path(const CmId& id) {
   return id.state == CmId::State::kRouteResolved || id.state == CmId::State::kConnecting;
 }
 
-// A record of RoCE has no LIDs.
+// Returns the LID as a path record has it: 0 for RoCE, which has no LIDs.
 std::uint16_t recorded_lid(std::uint16_t lid) { return lid == gdx::cm::kPermissiveLid ? 0 : lid; }
 
 template <typename T>
@@ -141,7 +141,7 @@ void write_route(ib_user_path_rec& to, const CmId& id, const gdx::cm::Path& path
   to.packet_life_time = id.packet_life_time;
 }
 
-// Before a connection is known, and for datagrams.
+// Fills in the attributes that are known before there is a connection; a datagram id has no others.
 Errno fill_unconnected(ib_uverbs_qp_attr& to, const CmId& id, std::uint32_t state) {
   if (state != IBV_QPS_INIT && !id.is_datagram()) return EINVAL;
   to.qp_attr_mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT;

@@ -31,13 +31,13 @@ constexpr std::uint8_t credit_code(std::uint32_t receives) {
   return static_cast<std::uint8_t>(2 * octave + static_cast<int>(count >> (octave - 1) & 1));
 }
 
-// Returns the count of a code. Not for kNoCreditsCode.
+// Returns the count that a code stands for. kNoCreditsCode stands for none and must not be given.
 constexpr std::uint32_t credits_of(std::uint8_t code) {
   return code < 2 ? code : (2u + (code & 1u)) << (code / 2 - 1);
 }
 
-// Requester's bound by its peer's receives. A peer that advertises none bounds nothing. A peer that has not
-// yet answered may be of either kind.
+// Requester's bound by its peer's receives. A peer that advertises no credits does not bound it. Until a peer
+// has answered, it may be of either kind.
 class ReceiveLimit {
  public:
   explicit ReceiveLimit(std::uint32_t first_msn) : newest_permitted_(first_psn(first_msn)) {}

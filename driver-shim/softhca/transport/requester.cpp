@@ -53,7 +53,7 @@ Syndrome syndrome_of_nak(std::uint8_t aeth_syndrome) {
 }  // namespace
 
 std::uint64_t rnr_timer_ns(std::uint8_t code) {
-  // Timers in units of 10 us.
+  // Durations of the 32 codes, in units of 10 us.
   static constexpr std::array<std::uint32_t, 32> kTimers{
       65536, 1,   2,   3,   4,    6,    8,    12,   16,   24,   32,   48,    64,    96,    128,   192,
       256,   384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152};
@@ -286,7 +286,7 @@ void Requester::account_sent(std::uint64_t now_ns, const Entry& entry) {
 }
 
 // Waits one to four timeouts, as IBA 1.4, 9.7.6.1.3 allows. So the first loss is mended soon, and a peer with
-// a busy processor gets time. A second suffices for that.
+// a busy processor gets time. Time beyond a second would not help such a peer more.
 void Requester::start_timers(std::uint64_t now_ns) {
   const bool runs = awaits_acknowledge() && ack_timeout_ns_ != kNever;
   const std::uint32_t doublings = std::min(2u, config_.retry_count - retries_left_);
@@ -308,7 +308,7 @@ std::uint32_t Requester::send_tail(std::uint64_t now_ns) {
   port_.note_resend(ResendCause::kTail, wire_psn(psn));
   round_trip_.forget();
   const ExtendedPsn cursor = std::exchange(send_psn_, psn);
-  // so that it requests an ACK
+  // Makes the packet request an ACK.
   const std::uint32_t unrequested = std::exchange(unrequested_acks_, kAckEveryPackets);
   entry.failure = transmit(entry);
   send_psn_ = cursor;

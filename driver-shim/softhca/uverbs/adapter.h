@@ -11,7 +11,7 @@
 
 namespace gdx::softhca::uverbs {
 
-// Closing order is the reverse.
+// A software HCA with its device memory. The HCA is declared last, so that it ends first.
 struct Adapter {
   explicit Adapter(DevicePages&& pages) : device_memory(std::move(pages)) {}
   DevicePages device_memory;

@@ -25,7 +25,7 @@ class ChannelRegistry {
 };
 
 struct Context;
-// Returns whether `context` made the object. In methods_devx.cpp.
+// Returns whether `context` made the object. methods_devx.cpp defines it.
 bool owns(const Context& context, devx::Named kind, std::uint32_t number);
 
 // Threads: the device lock.

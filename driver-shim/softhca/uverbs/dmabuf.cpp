@@ -37,7 +37,7 @@ ErrnoOr<std::uint64_t> find_start(int descriptor) {
   return static_cast<std::uint64_t>(lseek(descriptor, 0, SEEK_CUR));
 }
 
-// Errors: EINVAL. The position stays.
+// Returns the file's size, and leaves its position at `position`. Errors: EINVAL.
 ErrnoOr<std::uint64_t> file_bytes(int descriptor, std::uint64_t position) {
   const off_t end = lseek(descriptor, 0, SEEK_END);
   if (end < 0 || lseek(descriptor, static_cast<off_t>(position), SEEK_SET) < 0) return refuse(EINVAL);

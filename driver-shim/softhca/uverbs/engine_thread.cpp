@@ -71,7 +71,8 @@ bool EngineThread::stop(std::uint64_t limit_ns) {
   return true;
 }
 
-// Never what the program has opened at the number since.
+// Wakes the thread by its socket, unless the program has closed that, and may have opened another file at its
+// number.
 void EngineThread::wake() const {
   if (!waker_.refers()) return;
   const char byte = 0;

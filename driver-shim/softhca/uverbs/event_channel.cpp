@@ -92,7 +92,8 @@ void EventChannel::push_locked(std::uint64_t owner, std::span<const std::byte> r
 }
 
 void EventChannel::flush_locked() {
-  // Never into another file that has come to the number.
+  // Sends only while the number refers to this socket, because the program may have opened another file
+  // there.
   while (user_open_ && !backlog_.empty() && own_.refers()) {
     const Record& record = backlog_.front();
     if (send(own_.value(), record.data(), record.size(), MSG_DONTWAIT | MSG_NOSIGNAL) < 0) return;

@@ -40,9 +40,9 @@ class EventChannel {
   void keep(std::shared_ptr<const Descriptor> eventfd);
   // Removes unread events of `owner`; returns the number of read ones.
   std::uint32_t forget(std::uint64_t owner);
-  // Hands the socket what it had no room for.
+  // Sends events for which the socket had no room before.
   void flush();
-  // The program closed its end: everything later is dropped.
+  // Takes note that the program has closed its end. Later events are dropped.
   void user_closed();
 
  private:

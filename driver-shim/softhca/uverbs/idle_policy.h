@@ -39,7 +39,8 @@ struct Pause {
 class IdlePolicy {
  public:
   void on_work(std::uint64_t now_ns);
-  // As on_work(). Somebody rouses the thread when a doorbell stays unseen, so it may sleep for longer.
+  // Does what on_work() does, and lets the thread sleep for longer, because somebody rouses it when a
+  // doorbell stays unseen.
   void on_roused(std::uint64_t now_ns);
   void on_yielded(std::uint64_t now_ns, std::uint64_t took_ns) { cost_.on_yielded(now_ns, took_ns); }
   // Handles a vain poll. `rung_at_ns`: the newest doorbell, 0 without one.

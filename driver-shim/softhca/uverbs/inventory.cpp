@@ -58,7 +58,7 @@ std::optional<Resource> fields_of(const Object& object) {
   }
 }
 
-// Empty as above.
+// Returns the object as a resource of this process; nullopt for what fields_of() leaves out.
 std::optional<Resource> resource_of(std::uint32_t number, const Context& context, const Object& object) {
   std::optional<Resource> resource = fields_of(object);
   if (!resource) return resource;

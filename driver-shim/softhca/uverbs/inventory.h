@@ -15,7 +15,7 @@ class InventoryFile;
 
 enum class ResourceKind : std::uint8_t { kContext, kPd, kCq, kQp, kMr, kSrq };
 
-// Made by verbs or by DevX alike.
+// An object of a process, whether it was made by verbs or by DevX.
 struct Resource {
   ResourceKind kind = ResourceKind::kContext;
   std::uint32_t process = 0;

@@ -25,7 +25,8 @@ constexpr std::uint32_t kGrowth = 4;
 constexpr std::array<char, 8> kMagic = {'g', 'd', 'x', 'i', 'n', 'v', '0', '1'};  // ends with the version
 constexpr int kReadings = 3;  // attempts to read a file that is written meanwhile
 
-// The first record. A process that cannot read its own start has 0, and is not found.
+// The first record of a file. A process that cannot read its own start time writes 0, and others do not find
+// it.
 struct Head {
   std::array<char, 8> magic = kMagic;
   std::uint64_t started = 0;
@@ -55,7 +56,7 @@ static_assert(sizeof(Head) == kRecordBytes && sizeof(Record) == kRecordBytes);
 
 using Bytes = std::array<std::byte, kRecordBytes>;
 
-// FNV-1a.
+// Returns the FNV-1a hash of a record behind its checksum.
 std::uint32_t checksum_of(const Record& record) {
   Bytes bytes;
   std::memcpy(bytes.data(), &record, bytes.size());
@@ -85,7 +86,7 @@ Record record_of(std::uint8_t hca, const Resource& resource) {
   return record;
 }
 
-// Empty: not whole.
+// Returns the resource of a record; nullopt if the record is not whole or has impossible values.
 std::optional<PlacedResource> resource_of(const Record& record, std::uint32_t pid) {
   const bool valid = record.checksum == checksum_of(record) &&
                      record.kind - 1 <= static_cast<int>(ResourceKind::kSrq) && record.hca < kMaxHcas &&

@@ -48,7 +48,7 @@ Errno query_dm(Context& context, Attributes& request) {
   return error;
 }
 
-// As ibv_sge.
+// One piece of memory, laid out as ibv_sge.
 struct Stretch {
   std::uint64_t address;
   std::uint32_t length_bytes;

@@ -39,7 +39,7 @@ class ObjectTable {
   // Errors: ENOENT for no such handle, EINVAL for an object of another type.
   ErrnoOr<Object*> find(std::uint32_t handle, ObjectType type);
   ErrnoOr<Object*> find_any(std::uint32_t handle);
-  // Null for no such handle.
+  // Returns the object without noting that it may change; null for no such handle.
   [[nodiscard]] const Object* look(std::uint32_t handle) const;
   // Calls visit(const Object&) for every object, oldest first.
   template <typename Visit>

@@ -31,7 +31,7 @@ class DevicePages {
   // Maps whole zeroed pages of `file` at the first place that fits, each at its own offset. Returns the first
   // page. Errors: ENOMEM, EINVAL for a length of 0 or an alignment above a page.
   ErrnoOr<std::uint16_t> allocate(int file, std::uint64_t length_bytes, std::uint32_t log_alignment);
-  // Zeroes the pages in `file`, too.
+  // Frees the pages, and zeroes them in `file`, so that the next owner finds no data of this one.
   void release(int file, std::uint16_t first_page);
 
  private:
@@ -73,7 +73,7 @@ class PageFile {
   ErrnoOr<DoorbellPage> add_doorbell_page();
   void remove_doorbell_page(const DoorbellPage& page);
 
-  // As DevicePages. Errors: ENODEV where !refers(), too.
+  // Allocates and releases pages as DevicePages does. Errors: its own; ENODEV where !refers().
   ErrnoOr<std::uint16_t> allocate(std::uint64_t length_bytes, std::uint32_t log_alignment);
   void release(std::uint16_t first_page);
 

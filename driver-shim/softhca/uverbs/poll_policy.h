@@ -2,7 +2,8 @@
 //
 // The thread that it waits for may need this very processor; then each poll delays the answer. Or a load may
 // keep the processor until the next tick after a yield, at nice 19 too (yield_cost.h). Then further polls are
-// better, and the scheduler finds a processor for each. Only measurement of yields decides.
+// better, and the scheduler finds a processor for each. Only measuring what yields
+// cost tells which case it is.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +25,7 @@ class PollPolicy {
   // Returns whether a yield is due before the next step.
   [[nodiscard]] bool is_due() const { return vain_ >= patience(); }
   void on_yielded(std::uint64_t took_ns);
-  // A step has ended, which did something or nothing.
+  // Takes note of a step that has ended, and whether it did something.
   void on_step(bool did_something);
 
  private:

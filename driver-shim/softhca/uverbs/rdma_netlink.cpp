@@ -252,7 +252,7 @@ Errno get_resource(const Question& question, const Table& table) {
   return 0;
 }
 
-// As many messages as it takes.
+// Answers with the resources of an HCA, in as many messages as they take.
 Errno dump_resources(const Question& question, const Table& table) {
   const ErrnoOr<std::uint32_t> index = question.hca();
   if (!index) return index.error();
@@ -311,7 +311,7 @@ Errno get_system(const Question& question) {
   return 0;
 }
 
-// As the kernel's huge_encode_dev().
+// Returns a device number as the kernel's huge_encode_dev() encodes it.
 std::uint64_t encode_device(std::uint32_t major, std::uint32_t minor) {
   return (minor & 0xff) | std::uint64_t{major} << 8 | std::uint64_t{minor & ~0xffu} << 12;
 }
@@ -344,7 +344,7 @@ Errno get_node(const Question& question) {
   return 0;
 }
 
-// Either may be null.
+// A command and its handlers, of one object and of all. Either handler may be null.
 struct Command {
   std::uint16_t number;
   Errno (*get)(const Question&);

@@ -9,7 +9,8 @@
 namespace gdx::softhca::uverbs {
 
 // The next definition of `name` after this library, looked up once: before the program runs, or by whoever
-// calls before that. No allocation, no static initialisation.
+// calls before that. It needs no allocation and no static initialisation, because a call may come before both
+// work.
 class RealSymbol {
  public:
   constexpr explicit RealSymbol(const char* name) : name_(name) {}

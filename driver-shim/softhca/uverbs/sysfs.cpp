@@ -189,7 +189,8 @@ std::vector<std::string> possible_trees(const std::string& folder) {
   return found;
 }
 
-// The directory made and its lock held, or none. A concurrent clean-up may take it away in between.
+// Makes a directory and locks it. Returns none if that fails. Tries several times, because the clean-up of
+// another process may remove the directory before it is locked.
 Descriptor make_locked_directory(const std::string& folder, std::string& path) {
   constexpr int kAttempts = 8;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {

@@ -45,7 +45,7 @@ class SysfsTree {
   SysfsTree& operator=(const SysfsTree&) = delete;
 
   [[nodiscard]] const std::string& root() const { return root_; }
-  // False where they are not all written.
+  // Writes the counters' files. Returns false if not all of them could be written.
   bool write_counters(const Hca& hca, const HcaCounters& counters) const;
 
  private:

@@ -111,7 +111,7 @@ void append_frame(std::vector<std::byte>& out, const CapturedHeaders& headers,
 }
 
 Result<std::unique_ptr<PcapWriter>> PcapWriter::open(const std::string& path, std::uint64_t reader_bound_ns) {
-  // The traffic does not wait for whoever reads a FIFO.
+  // Opens without waiting, because the traffic must not wait for the reader of a FIFO.
   Descriptor file =
       Descriptor::keep(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK, 0644));
   if (!file && errno == ENXIO) {
@@ -159,7 +159,7 @@ void PcapWriter::flush() {
       break;
     }
     if (written < 0) {
-      // The traffic matters more than its record.
+      // Ends the capture and not the traffic, which matters more.
       log::warn("capture {} ends here: {}; free some space and run again", path_, std::strerror(errno));
       failed_ = true;
       break;

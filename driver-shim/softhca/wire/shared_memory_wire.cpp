@@ -110,7 +110,7 @@ void SharedMemoryWire::hang_up(const Address& destination, Peer& peer) {
   peer.retry_at_ns = monotonic_ns() + kRetryNs;
 }
 
-// Once loudly: whoever can call can call again and again.
+// Warns of the first refusal only, because another process can cause any number of them.
 void SharedMemoryWire::report_refusal(const std::string& what) {
   if (refusals_++ == 0) {
     log::warn("{}: {}", local().text(), what);

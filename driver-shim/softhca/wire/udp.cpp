@@ -149,7 +149,7 @@ class UdpWire final : public Wire {
   }
   std::uint16_t arrival_port() const override { return arrivals_[arrival_].from.port; }
   const WireCounters& counters() const override;
-  // The kernel charges its own overhead too.
+  // Half of the socket's buffer, because the kernel charges its own overhead to the buffer, too.
   std::size_t window_bytes() const override { return socket_bytes_ / 2; }
   std::size_t socket_bytes() const override { return socket_bytes_; }
   bool socket_was_drained() const override { return drained_; }

@@ -82,7 +82,7 @@ Result<Descriptor> open_socket(const Address& family_of, std::size_t receive_byt
   return socket;
 }
 
-// 0, or errno.
+// Binds the socket. Returns 0, or errno.
 int bind_to(const Descriptor& socket, const Address& address, std::uint32_t interface) {
   sockaddr_storage name;
   const socklen_t length = to_sockaddr(address, interface, name);

@@ -8,7 +8,7 @@
 
 namespace gdx::calibration {
 
-// The stores that bring a copy.
+// Kinds of stores by which a copy of a WQE is written to the register.
 enum class CopyStore : std::uint32_t {
   kWhole,   // one of 64 B by TMA, as endpoints of warps and blocks ring
   kThread,  // four of 16 B, by one thread
@@ -20,7 +20,7 @@ struct ProbeShape {
   std::uint32_t burst = 1;  // copies in a row, and then a pause
 };
 
-// Ways to try, the first of which is that of kernels.
+// A way to ring that the probe tries. The first of kProbeWays is how endpoints' kernels ring.
 struct ProbeWay {
   const char* name;
   ProbeShape shape;

@@ -43,7 +43,8 @@ Result<ModeOptions> mode_options(const Options& options, const Gpu* gpu) {
       "add --gpu");
 }
 
-// The file of the table. A home that is missing is not made: daemons and build users have /nonexistent.
+// Returns the file for the table. Does not make a home directory that is missing, because daemons and build
+// users have /nonexistent.
 Result<std::string> table_file(const Options& options) {
   if (!options.output.empty()) return options.output;
   std::string file = default_calibration_file();

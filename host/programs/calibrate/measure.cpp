@@ -161,7 +161,7 @@ bool is_possible(const Bench& bench, TableMode mode, std::uint64_t bytes) {
   return false;
 }
 
-// ns of one message.
+// Measures puts of `bytes` once, and returns the ns of one message.
 Result<double> time_once(const Bench& bench, TableMode mode, std::uint64_t bytes) {
   auto& times = *reinterpret_cast<PutTimes*>(bench.times.memory->data());
   const std::uint32_t messages = messages_for(bytes);
@@ -279,7 +279,7 @@ Result<Measurement> measure_modes(const Hca& hca, const Gpu* gpu, const MeasureO
       for (const TableMode mode : kModes) {
         if (!is_possible(*bench, mode, sizes[i])) continue;
         const auto ns = GDX_TRY(time_once(*bench, mode, sizes[i]));
-        // The first warms up.
+        // Leaves the first round out, because it warms up.
         if (round != 0) measurement.rounds[i][static_cast<std::size_t>(mode)].push_back(ns);
       }
     }

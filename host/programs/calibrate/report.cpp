@@ -74,7 +74,7 @@ Result<Calibration> calibration_of(const std::string& hca, const KernelSite& sit
   calibration.modes = GDX_TRY(best_table(worth_a_choice(measurement, defaults)));
   const std::size_t all = measurement.sizes.size();
   const std::size_t equal = count_equal(calibration.modes, defaults, measurement.sizes);
-  // Beyond the sizes that were measured, too.
+  // Takes the default where both agree at all sizes measured, so that they agree at all other sizes, too.
   if (equal == all) calibration.modes = defaults;
   calibration.why = explain(calibration.modes, measurement.sizes, measured_on);
   calibration.why.push_back(fmt::format(

@@ -242,7 +242,7 @@ Json describe_hca(const Hca& hca) {
   described["doorbell"] = describe_doorbell(hca);
   described["device_memory_bytes"] = hca.device_memory_bytes();
   described["device_memory_mapping"] = device_memory_mapping(hca);
-  // As queues, signals and bounce slots lie in.
+  // Stands for ordinary host memory, in which queues, signals and bounce slots lie.
   static std::byte ordinary;
   described["host_memory_mapping"] = mapping_of(&ordinary, sizeof ordinary);
   const QueueShape shape = default_shape(hca, described["doorbell"]["kind"] == "BlueFlame");

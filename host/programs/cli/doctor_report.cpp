@@ -118,7 +118,7 @@ void print_newest_step(const doctor::BringUpReport& report) {
   const std::string head =
       fmt::format("  {:7} {:>2} {}", doctor::name(one.result.verdict), one.step->number, one.step->name);
   print_wrapped(head, one.result.value, kStepIndent);
-  // Like a fix it is for copying: on one line.
+  // Prints the advice on one line, as a fix, so that it can be copied.
   if (!one.result.advice.empty()) print("{:{}}advice: {}\n", "", kStepIndent, one.result.advice);
 }
 

@@ -16,7 +16,7 @@ using OrderedJson = nlohmann::ordered_json;
 
 inline constexpr std::size_t kReportColumns = 100;
 
-// The worst first.
+// Verdicts with their counts, the worst verdict first.
 using VerdictCounts = std::vector<std::pair<doctor::Verdict, std::size_t>>;
 template <typename All, typename VerdictOf>
 VerdictCounts count_verdicts(const All& all, VerdictOf verdict_of) {

@@ -155,8 +155,8 @@ Result<std::string> find_softhca() {
                           here.string(), kSofthcaLibraryVariable));
 }
 
-// The dynamic linker's list. What the user had comes before the software HCA, because sanitizers and
-// allocators insist on the first place, and the software HCA works in any.
+// Returns the list of libraries for LD_PRELOAD. The user's own come before the software HCA, because
+// sanitizers and allocators insist on the first place, and the software HCA works in any.
 Result<std::string> preload_list() {
   auto library = find_softhca();
   if (!library) return library;

@@ -293,7 +293,7 @@ int Launch::wait() {
   return output_ ? finish_output() : status_;
 }
 
-// Orphans of the ranks are children of this process, too.
+// Takes note of all children that have ended. Orphans of the ranks are children of this process, too.
 void Launch::reap(std::uint64_t now_ns) {
   int wait_status = 0;
   pid_t pid = 0;
@@ -343,7 +343,8 @@ void Launch::answer_latecomers() {
     answered_.push_back(std::move(*latecomer));
     if (answered_.size() > bootstrap::kMaxRanks) answered_.pop_front();
   }
-  // With a secret, an answer takes its handshake's round trip.
+  // Sends the rest of each answer. With a secret it cannot be sent at once, because the handshake comes
+  // first.
   for (bootstrap::Connection& latecomer : answered_) {
     if (!latecomer.has_unsent()) continue;
     static_cast<void>(latecomer.flush());

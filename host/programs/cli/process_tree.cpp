@@ -80,7 +80,8 @@ std::vector<Process> children_without_proc(const std::vector<Process>& spared, W
   return children_between(2, kPidEnd, spared);
 }
 
-// By parent. Empty where /proc cannot be read, or shows the processes of another namespace.
+// Returns all processes by their parents. Returns none if /proc cannot be read, or shows the processes of
+// another namespace.
 std::multimap<pid_t, Process> all_processes() {
   std::multimap<pid_t, Process> children;
   std::error_code error;

@@ -65,7 +65,7 @@ class EndpointTracks {
     half("e", end.time_ns)["args"] = unfinished ? Json{{"unfinished", true}} : Json{{"syndrome", end.code}};
   }
 
-  // Time is in microseconds.
+  // Adds an event. The format wants its time in microseconds.
   Json& add(const char* phase, std::uint64_t time_ns, const std::string& name) {
     return events_.emplace_back(Json{{"ph", phase},
                                      {"ts", static_cast<double>(time_ns) / 1e3},

@@ -1,5 +1,5 @@
 // Configuration of gdxd. A value comes from its flag, else its environment variable, else the file, else it
-// is the default. The key names all of them:
+// is the default. One key names the flag and the variable as well:
 //
 //   quota.registered_bytes   --quota-registered-bytes   GDXD_QUOTA_REGISTERED_BYTES
 #pragma once

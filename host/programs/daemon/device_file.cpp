@@ -20,7 +20,7 @@ Result<std::uint64_t> file_offset_of(const void* address) {
   const auto wanted = reinterpret_cast<std::uintptr_t>(address);
   std::ifstream maps("/proc/self/maps");
   for (std::string line; std::getline(maps, line);) {
-    // FIRST-END RIGHTS OFFSET DEVICE INODE FILE
+    // A line has the fields FIRST-END RIGHTS OFFSET DEVICE INODE FILE.
     std::istringstream fields(line);
     std::uint64_t first = 0;
     std::uint64_t end = 0;

@@ -48,7 +48,7 @@ class Quota {
     ~Share() {
       if (quota_ != nullptr) quota_->give_back(amount_);
     }
-    // Leaves it to the quota that took it to give it back.
+    // Gives the part up without giving it back. The quota that took it gives it back with a part of its own.
     void leave() { quota_ = nullptr; }
 
    private:
@@ -91,7 +91,7 @@ class Rate {
 class Owner {
  public:
   Owner(uid_t user, const GroupLimits& limits);
-  // The parts of an HCA's memory.
+  // Returns the quota of an HCA's memory.
   [[nodiscard]] Quota& nic_pools(const std::string& hca);
 
   const uid_t user;
@@ -108,7 +108,7 @@ class Owner {
   std::map<std::string, Quota> nic_pools_;  // guarded by the mutex
 };
 
-// An HCA that the group has open. The last client of it closes it.
+// An HCA that the group has open. It is closed with the group's last client that uses it.
 struct GroupHca {
   Descriptor command_file;  // file of the context, for clients to map; closed after the context has ended
   Quota::Share bytes;       // that they can fill

@@ -19,7 +19,8 @@ struct GroupLimits {
   std::uint32_t max_requests_per_s = 20'000;
 };
 
-// Connections beyond the limits, of root and of gdxd's own user each. They open no HCA.
+// Connections that root, and gdxd's own user, may each have beyond the limits, so that they can look after a
+// full gdxd. They cannot open an HCA.
 inline constexpr std::ptrdiff_t kOperatorPlaces = 8;
 
 struct Limits {

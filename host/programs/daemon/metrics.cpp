@@ -77,7 +77,7 @@ void add_user(Families& to, std::map<std::string, Json>& hcas, const Json& user)
     figure("leased_slots", "leased_slots", "Slots that endpoints hold.");
     figure("bad_returns_total", "bad_returns", "Returned slots that their endpoint did not hold.");
   }
-  // Of the port, and so the same for all users.
+  // Takes any user's counters of an HCA, because they are the port's, and so the same for all users.
   for (const Json& hca : user.at("hcas")) hcas[text_of(hca, "name")] = hca.at("counters");
 }
 

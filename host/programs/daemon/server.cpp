@@ -56,9 +56,9 @@ constexpr const char* kCounters[] = {"out_of_sequence",
                                      "softhca_retransmitted_packets",
                                      "softhca_staging_violations"};
 
-// Endpoints in one answer.
+// Most endpoints whose past one answer tells.
 constexpr std::size_t kMostFlights = 64;
-// A client that reads no answers for so long is dropped.
+// Time after which a client is dropped that reads no answers.
 constexpr std::uint64_t kAnswerPatienceNs = 5'000'000'000;
 constexpr std::uint64_t kOpenPatienceNs = 30'000'000'000;
 constexpr std::uint64_t kNsPerMs = 1'000'000;
@@ -74,7 +74,7 @@ void remove_stale_socket(const std::string& path) {
   if (lstat(path.c_str(), &facts) == 0 && S_ISSOCK(facts.st_mode)) ::unlink(path.c_str());
 }
 
-// Of two that start at once, one must not remove the other's socket.
+// Locks the socket's path, because of two gdxd that start at once one must not remove the other's socket.
 Result<Descriptor> lock_path(const std::string& path) {
   const std::string name = path + ".lock";
   Descriptor file = Descriptor::keep(::open(name.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
@@ -148,7 +148,7 @@ tl::unexpected<Error> refuse(const Descriptor& socket, const Error& why) {
   return tl::unexpected(why);
 }
 
-// Made before it is needed.
+// Returns the refusal for lack of memory. It is made before it is needed, because there is no memory then.
 const std::vector<std::byte>& no_memory_refusal() {
   static const auto refusal = ipc::encode_refusal(
       ipc::Kind::kHello,
@@ -207,7 +207,7 @@ Server::~Server() {
 
 void Server::stop() {
   const std::uint64_t one = 1;
-  // Fails only if it has been called very often.
+  // The write fails only if the counter is full, after very many calls; then the thread is woken anyway.
   if (::write(stop_.value(), &one, sizeof one) != sizeof one) return;
 }
 
@@ -227,7 +227,7 @@ Result<std::shared_ptr<Group>> Server::group_of(uid_t user, bool beyond_limit) {
   auto own = found == groups_.end() ? nullptr : found->second.lock();
   const uid_t owner_id = own ? own->owner()->user : owner_of(user, options_.ids);
   std::shared_ptr<Owner> owner;
-  // Groups of operators alone count for nothing.
+  // Leaves out groups that have operators alone, because those do not count towards the limit.
   std::set<uid_t> served;
   for (const auto& [other, weak] : groups_) {
     const auto group = weak.lock();
@@ -359,7 +359,7 @@ void Server::join_ended() {
   });
 }
 
-// A session that ends needs to know nothing.
+// Tells sessions of the events of their HCAs, except sessions that end.
 void Server::pass_on_events() {
   const std::lock_guard lock(mutex_);
   for (const auto& [user, weak] : groups_) {
@@ -431,7 +431,7 @@ std::vector<Server::Hold> Server::hold_sessions(uid_t viewer, pid_t process) {
   for (Client& client : clients_) {
     const bool may_see = sees_all(viewer) || client.user == viewer;
     if (!may_see || (process != 0 && client.process != process)) continue;
-    // A session that ends holds it, maybe for long.
+    // Does not wait, because a session that ends holds the lock, maybe for long.
     std::shared_lock use(client.use, std::try_to_lock);
     if (use && client.session && !client.ending.load()) held.push_back({&client, std::move(use)});
   }

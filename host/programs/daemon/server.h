@@ -81,11 +81,12 @@ class Server final : public Operator {
   static void serve(Client& client);
   static void serve_session(Client& client);
   static bool wait_for_turn(Client& client, const Result<bootstrap::LocalMessage>& message);
-  // A session that `viewer` may see, of `process` or for 0 of any. It stays as long as this.
+  // Keeps a session from ending while it is looked at.
   struct Hold {
     Client* client;
     std::shared_lock<std::shared_mutex> use;
   };
+  // Holds the sessions that `viewer` may see: those of `process`, or all for 0.
   [[nodiscard]] std::vector<Hold> hold_sessions(uid_t viewer, pid_t process);
   void join_ended();
   void pass_on_events();

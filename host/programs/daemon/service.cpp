@@ -51,7 +51,7 @@ Result<std::optional<PassedListener>> take_passed_listener() {
                 "descriptor 3 is no listening UNIX socket of packets: use ListenSequentialPacket");
   }
   const std::string path = path_of(kFirstPassed);
-  // accept() must not wait for a client that has gone.
+  // Makes the socket non-blocking, so that accept() does not wait for a client that has gone.
   if (::fcntl(kFirstPassed, F_SETFD, FD_CLOEXEC) != 0 || ::fcntl(kFirstPassed, F_SETFL, O_NONBLOCK) != 0)
     return fail(Status::kSystem, fmt::format("cannot take the passed socket: {}", std::strerror(errno)));
   return PassedListener{Descriptor::keep(kFirstPassed), path};

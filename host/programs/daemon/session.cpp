@@ -36,7 +36,7 @@ Answer answer_of(Kind kind, const Body& body, int file = -1) {
   return {ipc::encode(kind, body), file};
 }
 
-// Requests of whoever looks after gdxd, who needs no HCA.
+// Returns whether the request is one by which an operator looks after gdxd. Such a request needs no HCA.
 bool of_operators(Kind kind) {
   return kind == Kind::kReadStatistics || kind == Kind::kKick || kind == Kind::kDrain ||
          kind == Kind::kReadFlight;
@@ -122,7 +122,7 @@ EndpointFigures Session::figures_of(const ServedEndpoint& served) {
 bool Session::tell(const GroupHca* hca, const ipc::Notice& notice) {
   const std::lock_guard lock(mutex_);
   if (hca != nullptr && hca_.get() != hca) return false;
-  // A client that reads none has no room for more.
+  // A client that reads no notices has no room for more, and misses this one.
   const auto sent = bootstrap::send_local(notices_, ipc::encode(Kind::kNotice, notice), {}, monotonic_ns());
   if (!sent) log::info("gdxd: {} has missed a notice: {}", program_, sent.error().message);
   return true;
@@ -283,7 +283,7 @@ Result<Answer> Session::act_on(const ipc::Parsed& message, Files& files) {
   }
 }
 
-// Requests that name one object of this client.
+// Answers requests that name one object of this client.
 Result<Answer> Session::act_on_object(const ipc::Parsed& message) {
   const auto done = [&] { return answer_of(message.kind, ipc::Done{}); };
   switch (message.kind) {

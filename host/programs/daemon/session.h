@@ -92,7 +92,7 @@ class Session {
         client_(std::move(client)),
         operator_(of_gdxd),
         tenant_(++group_->last_tenant) {}
-  // The client may open no HCA, for this reason.
+  // Refuses each HCA that the client wants to open, with this reason.
   void keep_from_hcas(Error why) { no_hca_ = std::move(why); }
   ~Session();
   Session(const Session&) = delete;

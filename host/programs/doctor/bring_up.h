@@ -27,7 +27,7 @@ struct PeerPlace {
   std::uint16_t port = 0;  // TCP
 };
 
-// State that steps share. The step that lists the HCAs opens one.
+// State that steps share. Its HCA is there from the step on that lists the HCAs, which opens it.
 struct Bench {
   Machine machine;
   std::string wanted_hca = {};  // empty: that which Hca::open() chooses for kernels on GPU 0
@@ -104,7 +104,7 @@ struct BringUpChoice {
 // a software HCA may be slower, because one processor does all.
 [[nodiscard]] StepResult judge_bandwidth(double puts, double perftest, bool software);
 
-// The steps.
+// The steps of the bring-up, in their order.
 [[nodiscard]] StepResult look_at_machine(Bench& bench);
 [[nodiscard]] StepResult look_at_hcas(Bench& bench);
 [[nodiscard]] StepResult query_capabilities(Bench& bench);

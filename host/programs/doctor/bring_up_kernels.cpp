@@ -29,7 +29,7 @@ std::string advice_to_build(const char* program) {
       "build {}, whose kernels run on the GPU: ./run gdx doctor --hardware does, with nvcc in PATH", program);
 }
 
-// The inverse of the program's fact_json().
+// Returns the fact that the program of kernels wrote by its fact_json().
 Fact fact_of(const Json& json) {
   Fact fact{json.value("name", ""), json.value("value", "")};
   for (const Verdict verdict : {Verdict::kOk, Verdict::kFail}) {

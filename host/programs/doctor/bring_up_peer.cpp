@@ -316,7 +316,7 @@ StepResult lose_peer(Bench& bench) {
     if (!link) return failed(failure);
     failure = put_once(bench, *link, kWays[0], kWordBytes, 1 - lost);
     if (!failure.empty()) return failed(failure);
-    // As the kernel does for a process that was killed.
+    // Ends the endpoint as the operating system does for a process that was killed.
     if (bench.world->rank() == lost) link->endpoint.reset();
     if (failure = agree(bench, {}); !failure.empty()) return failed(failure);
     if (bench.world->rank() != lost) {

@@ -19,7 +19,7 @@ enum class Verdict { kOk, kUnknown, kWarn, kFail };
   return kNames[static_cast<std::size_t>(verdict)];
 }
 
-// Of a process that tells it: 2 is bad usage everywhere.
+// Returns the exit status that tells the verdict. 2 is left out, because it is bad usage everywhere.
 [[nodiscard]] constexpr int exit_status(Verdict verdict) {
   constexpr int kStatus[] = {0, 4, 3, 1};
   return kStatus[static_cast<std::size_t>(verdict)];
@@ -36,7 +36,7 @@ struct Finding {
 struct Words {
   std::string ok, bad, unknown;
 };
-// OK, `bad` with the fix, or UNKNOWN where `good` is absent.
+// Returns a finding: OK if `good`, `bad` with the fix if not, and UNKNOWN if `good` is absent.
 [[nodiscard]] Finding judge(std::string subject, std::optional<bool> good, Words words, std::string evidence,
                             std::string fix = {}, Verdict bad = Verdict::kWarn);
 // OK where `call` did what it was to, FAIL where it was refused, UNKNOWN where it could not be tried.
@@ -72,7 +72,7 @@ struct Diagnosis {
 };
 // All checks, in the order of the tables.
 [[nodiscard]] std::vector<Diagnosis> diagnose(Machine machine);
-// kOk only where every finding is.
+// Returns the worst verdict of all findings.
 [[nodiscard]] Verdict worst(std::span<const Diagnosis> diagnoses);
 
 }  // namespace gdx::doctor

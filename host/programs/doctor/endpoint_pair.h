@@ -44,7 +44,7 @@ struct Completed {
   [[nodiscard]] std::uint8_t vendor_syndrome() const;  // 0 where it is no error
   // "opcode 0, WQE 3 (opcode 0x8), QP 0x12, syndrome 0x00, vendor 0x00, owner 1".
   [[nodiscard]] std::string text() const;
-  // The entry in hexadecimal.
+  // Returns the entry's bytes in hexadecimal.
   [[nodiscard]] std::string bytes() const;
 };
 // Describes a completion that is another than wanted.

@@ -21,17 +21,18 @@ struct Environment {
   std::string host;
   std::string time;  // UTC, ISO 8601
   std::vector<std::string> command_line;
-  // Of the program's start, by name: of gdx, verbs, CUDA and the dynamic linker, and no others.
+  // Variables at the program's start, by name: those of gdx, verbs, CUDA and the dynamic linker, and no
+  // others.
   std::vector<std::pair<std::string, std::string>> variables;
   std::vector<std::string> libraries;  // files of verbs, CUDA and the software HCA that are loaded
-  // Paths and text; none where it cannot be read.
+  // Files by their paths, with their text; nullopt for a file that cannot be read.
   std::vector<std::pair<std::string, std::optional<std::string>>> files;
   std::vector<PciFunction> functions;  // HCAs, GPUs and all bridges above them
   // Newest lines of dmesg on HCAs, GPUs, PCI errors and the IOMMU; or one that says why it cannot be read.
   std::vector<std::string> kernel_log;
 };
 
-// `machine.hcas` must be there. Threads: as the probes'.
+// Reads the environment of the machine whose `machine.hcas` are known. Threads: those of the probes.
 [[nodiscard]] Environment read_environment(const Machine& machine);
 
 }  // namespace gdx::doctor

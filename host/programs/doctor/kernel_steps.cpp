@@ -39,7 +39,7 @@ struct KernelPair {
   EndpointHandle handle;
 
   [[nodiscard]] KernelReport* report() const { return reinterpret_cast<KernelReport*>(report_page.data()); }
-  // Of words to the target, of which the last is the signal's.
+  // Describes puts of words to the target, whose signal word lies at kSignalAt.
   [[nodiscard]] PutJob job(std::uint64_t bytes, std::uint64_t puts) const {
     return {ends.target.remote(), ends.source.local(), bytes, ends.target.remote() + kSignalAt, puts};
   }
@@ -57,7 +57,7 @@ Result<KernelPair> open_pair(const KernelBench& bench, PairOptions options) {
 
 StepResult failed(const std::string& what) { return {Verdict::kFail, what}; }
 
-// OK, but of a GPU that rings by itself only.
+// Returns OK if the GPU rings by itself. If a thread of the host rings for it, nothing is known of the GPU.
 StepResult done(const KernelPair& pair, const std::string& what) {
   if (!pair.ends.endpoint.host_rings()) return {Verdict::kOk, what};
   return {Verdict::kUnknown, fmt::format("{}; {}", what, kHostRings)};
@@ -235,7 +235,7 @@ StepResult judge_part(PartResults& parts, const std::string& name, const KernelP
   return result;
 }
 
-// Judges a launch of which kernels count what they do.
+// Judges a launch whose kernels count what they do. Returns what went wrong; empty: nothing.
 std::string check_rings(Status launched, const KernelPair& pair, const char* counted) {
   const KernelReport& report = *pair.report();
   if (launched != Status::kOk) return check_launch(launched, pair);

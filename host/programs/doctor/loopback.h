@@ -53,9 +53,9 @@ class Loopback {
   std::uint16_t post(const WorkRequest& request);
   // Tells the record of all that is posted, and rings with the newest, by 8 B.
   void ring();
-  // With the doorbell of the WQE of one block at `index`, and no record.
+  // Rings the doorbell of the WQE of one block at `index`, and stores no record.
   void ring_for(std::uint16_t index);
-  // The record alone.
+  // Stores the doorbell record and rings no doorbell.
   void publish();
   // Waits up to kWaitS for the next completion.
   [[nodiscard]] std::optional<Completed> poll();

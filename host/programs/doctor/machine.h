@@ -83,7 +83,7 @@ struct Machine {
   // Paths are those of the machine, without the root. A file's text, without space at its ends; absent where
   // it cannot be read.
   [[nodiscard]] std::optional<std::string> read(const std::string& path) const;
-  // With that space.
+  // Returns the text as read() does, with the white space at its end.
   [[nodiscard]] std::optional<std::string> read_all(const std::string& path) const;
   // The names in a folder, sorted; none where it cannot be read.
   [[nodiscard]] std::vector<std::string> names(const std::string& folder) const;
@@ -110,7 +110,7 @@ struct Pair {
   PathClass path;
   std::vector<std::string> bridges;
 };
-// Each CUDA GPU with the nearest HCA of these.
+// Returns each CUDA GPU with the nearest of the machine's HCAs.
 [[nodiscard]] std::vector<Pair> nearest_pairs(const Machine& machine);
 
 // The value behind the first "KEY:" at the beginning of a line of `text`.

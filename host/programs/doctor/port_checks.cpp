@@ -19,7 +19,7 @@ constexpr unsigned kTrafficClassOfDscp = 4;  // the two bits below are ECN's
 
 std::string or_unknown(const std::optional<std::string>& text) { return text.value_or("?"); }
 
-// PFC and what belongs to it is of Ethernet alone.
+// Returns the HCAs on Ethernet, because PFC and what belongs to it exist there alone.
 std::vector<HcaSeen> roce_hcas(const Machine& machine) {
   auto hcas = mlx5_hcas(machine);
   std::erase_if(hcas, [](const HcaSeen& hca) { return hca.link_layer != "Ethernet"; });
@@ -213,7 +213,7 @@ struct Qos {
     const auto mapped = priority_of_dscp.find(dscp);
     return mapped == priority_of_dscp.end() ? std::nullopt : std::optional(mapped->second);
   }
-  // Absent where the priority is.
+  // Returns whether PFC keeps the priority lossless; nullopt for an unknown priority.
   [[nodiscard]] std::optional<bool> lossless(std::optional<std::size_t> priority) const {
     if (!priority) return std::nullopt;
     return *priority < enabled.size() && enabled[*priority] == "1";

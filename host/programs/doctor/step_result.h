@@ -25,7 +25,7 @@ struct StepResult {
   std::vector<Fact> facts = {};
 };
 
-// Numbers of what the steps of section C try.
+// Sizes and counts with which the steps of section C try kernels.
 struct StepSizes {
   std::uint32_t puts;            // step 11, on each place of queues
   std::uint32_t rings;           // step 11, by each index, and of each lane

@@ -34,7 +34,8 @@ std::vector<Finding> check_modules(const Machine& machine) {
   return findings;
 }
 
-// Of libmlx5.so.1.24.44.0 the library's version is 44.0.
+// Checks the version of rdma-core, which is that of the file's name behind two numbers: libmlx5.so.1.24.44.0
+// is of version 44.0.
 std::vector<Finding> check_rdma_core(const Machine& machine) {
   constexpr char kLeast[] = "44";
   const std::size_t at = machine.libmlx5.rfind(".so.");
