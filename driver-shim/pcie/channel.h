@@ -18,7 +18,7 @@ struct ChannelConfig {
   double bytes_per_s = 0;
   TimePs latency_ps = 0;
   std::array<Credits, kTlpKinds> buffers{};
-  std::optional<Generation> framing{};  // none: inside a processor, payload only
+  std::optional<Generation> framing{};  // none: a way inside a processor, which carries payload only
   double dllp_share = 0;                // bytes owed to the other direction for each byte received here
 };
 
@@ -35,7 +35,7 @@ class Channel {
 
   struct Sent {
     PacketId id = 0;
-    TimePs left_at = 0;  // its last bit has left
+    TimePs left_at = 0;  // time at which its last bit has left
   };
   // Starts to send the next packet that may go, if the wire is free and its credits are there.
   std::optional<Sent> send_next(TimePs now);

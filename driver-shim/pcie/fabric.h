@@ -52,7 +52,7 @@ class Fabric {
   enum class NodeKind : std::uint8_t { kEnd, kSwitch, kRoot };
   struct Node {
     NodeKind kind = NodeKind::kEnd;
-    std::vector<std::uint32_t> next{};  // by target: the channel to take
+    std::vector<std::uint32_t> next{};  // channel to take towards each target
     // An end's:
     Completer completer;
     Requester requester;

@@ -153,7 +153,7 @@ Result<void> GroupPlace::admit(Gathering& group) {
       return fail(Status::kInvalidArgument, why);
     }
     if (group.members[index]) {
-      ++guest;  // the same group once more
+      ++guest;  // skips a second guest of the same member
       continue;
     }
     group.members[index] = std::move(guest->connection);

@@ -59,7 +59,7 @@ class GroupPlace {
 
   std::uint32_t rank_;
   Secret::Ptr secret_;
-  Descriptor listener_;  // until start()
+  Descriptor listener_;  // listens until start() takes it over
   GroupAddress own_;
   std::vector<GroupAddress> all_;
 

@@ -69,7 +69,8 @@ std::vector<Descriptor> take_descriptors(msghdr& message) {
 }  // namespace
 
 Result<Descriptor> listen_local(const std::string& name, int type) {
-  LocalAddress local{{AF_UNIX, {}}, sizeof(sa_family_t)};  // for which the system chooses
+  // Address without a name, for which the system chooses one.
+  LocalAddress local{{AF_UNIX, {}}, sizeof(sa_family_t)};
   if (!name.empty()) local = GDX_TRY(local_address(name));
   auto socket = make_local_socket(type);
   if (!socket) return socket;

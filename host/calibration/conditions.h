@@ -10,7 +10,7 @@
 
 namespace gdx {
 
-enum class Processor : std::uint8_t { kCpu, kGpu };  // that runs kernels
+enum class Processor : std::uint8_t { kCpu, kGpu };  // processor that runs kernels
 
 constexpr std::string_view name(Processor processor) { return processor == Processor::kCpu ? "cpu" : "gpu"; }
 constexpr std::string_view name(Placement placement) {

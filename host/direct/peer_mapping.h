@@ -27,7 +27,7 @@ enum class DirectChoice { kAuto, kOn, kOff };  // "auto", "on", "off"
 [[nodiscard]] Result<DirectChoice> direct_choice_from_environment();
 
 struct PeerOptions {
-  std::optional<DirectChoice> direct = {};    // none: $GDX_DIRECT's
+  std::optional<DirectChoice> direct = {};    // none: the value of $GDX_DIRECT
   std::uint64_t timeout_ns = 10'000'000'000;  // bound of the whole exchange; at least 1
   int gpu = 0;  // ordinal of the GPU whose kernels are to reach peers' memory of GPUs
 };

@@ -103,7 +103,7 @@ struct Gpu::Registry {
 
   struct Registration {
     MappingWay way;
-    std::shared_ptr<Context> context;  // that registered the pages
+    std::shared_ptr<Context> context;  // context that registered the pages
     int users = 0;
   };
   std::mutex registering;

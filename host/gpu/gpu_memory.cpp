@@ -37,7 +37,7 @@ class GpuMemory::Block {
   CUresult create(const cuda::SharingFunctions& call, std::size_t bytes, GpuUse use);
 
   Gpu gpu_;
-  CUdeviceptr allocation_ = 0;     // by cuMemAlloc
+  CUdeviceptr allocation_ = 0;     // allocation of cuMemAlloc; 0: range_ has the memory
   std::optional<GpuRange> range_;  // of cuMemCreate's
   CUdeviceptr next_ = 0;
   CUdeviceptr end_ = 0;

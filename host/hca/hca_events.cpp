@@ -63,7 +63,7 @@ class HcaEvents::Reader {
 
  private:
   void serve(HcaEvents& events) {
-    if (events.has_failed()) return;  // its files are readable for ever
+    if (events.has_failed()) return;  // the files of a failed HCA stay readable, so no more is read
     const int of_queue_pairs = events.queue_pairs_ ? events.queue_pairs_->fd : -1;
     for (;;) {
       std::array<pollfd, 3> ready{

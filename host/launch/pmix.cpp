@@ -122,7 +122,7 @@ Result<T> Pmix::get(std::uint32_t rank, const std::string& key, std::uint64_t de
     const auto until =
         std::chrono::steady_clock::time_point(std::chrono::nanoseconds(deadline_ns));  // CLOCK_MONOTONIC
     if (status == pmix::kSuccess) {
-      static_cast<void>(held.release());  // it is take_answer's
+      static_cast<void>(held.release());  // take_answer owns it from here on
       std::unique_lock lock(pending->mutex);
       if (!pending->told.wait_until(lock, until, [&] { return pending->done; })) break;
       status = pending->status;

@@ -79,13 +79,13 @@ class Memory {
 
   std::byte* data_ = nullptr;
   std::size_t bytes_ = 0;
-  std::shared_ptr<std::byte> owned_;  // before the registration: unmapped after it
+  std::shared_ptr<std::byte> owned_;  // declared before the registration, so that it is unmapped after it
   MrHandle mr_;
   std::shared_ptr<void> remote_;  // a registration by gdxd
   std::uint32_t lkey_ = 0;
   std::uint32_t rkey_ = 0;
   Descriptor file_;
-  std::shared_ptr<void> listed_;  // before the file goes
+  std::shared_ptr<void> listed_;  // taken from the list before the file is closed
   RegistrationWay way_ = RegistrationWay::kHostPages;
   Access access_ = Access::kLocalRead;
 };

@@ -88,8 +88,8 @@ struct Endpoint::Impl {
   StagingLease bounce;
   std::unique_ptr<QueueObjects> queue;
   std::vector<std::shared_ptr<GpuMapping>> mappings;  // mappings of queues, owner word and doorbell
-  std::optional<HostRinger> ringer;                   // in place of a mapped doorbell
-  QueueState first_state{};                           // and with it the handle
+  std::optional<HostRinger> ringer;                   // rings in place of a mapped doorbell
+  QueueState first_state{};                           // state with which kernels begin; it holds the handle
   EndpointAddress peer{};
   Connection connection = Connection::kNone;
   std::atomic<bool> events_logged{false};

@@ -111,8 +111,8 @@ struct StagingPools {
   StagingPools(StagingPool* nic_memory = nullptr, StagingPool* host_memory = nullptr)
       : nic(nic_memory), host(host_memory) {}
 
-  StagingPool* nic;   // for pushes
-  StagingPool* host;  // for bounces
+  StagingPool* nic;   // pool for pushes
+  StagingPool* host;  // pool for bounces
 };
 
 // Threads: one at a time, except abort(), which any thread may call while a kernel runs. Call fault() and

@@ -14,7 +14,7 @@
 namespace gdx {
 namespace {
 
-constexpr int kFruitlessLooks = 2'000;  // before it pauses
+constexpr int kFruitlessLooks = 2'000;  // looks in vain before the thread pauses
 constexpr std::chrono::microseconds kPause{20};
 
 struct Bell {

@@ -27,7 +27,7 @@ namespace gdx {
 // Place of a doorbell register in the file behind the HCA's context, for another process to map.
 struct DoorbellPlace {
   std::uint64_t map_offset = 0;
-  std::uint32_t register_offset = 0;  // from there
+  std::uint32_t register_offset = 0;  // place of the register from there
 };
 
 struct QueueFacts {

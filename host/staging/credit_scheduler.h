@@ -117,7 +117,7 @@ class CreditScheduler {
     std::uint32_t tenant = 0;
   };
   struct Tenant {
-    std::uint32_t endpoints = 0;  // that exist
+    std::uint32_t endpoints = 0;  // endpoints that exist
     std::uint32_t leased = 0;
   };
 
@@ -137,7 +137,7 @@ class CreditScheduler {
   std::vector<std::uint32_t> free_;  // the slots, the last is granted next
   std::vector<CreditEndpoint> lessee_;
   std::vector<Endpoint> endpoints_;
-  std::map<std::uint32_t, Tenant> tenants_;  // that have endpoints
+  std::map<std::uint32_t, Tenant> tenants_;  // tenants that have endpoints
   // FIFO of requesters, a turn each; may hold some that no longer request
   std::deque<CreditEndpoint> waiting_;
   std::uint32_t reserved_ = 0;  // slots that open endpoints lack of their minima

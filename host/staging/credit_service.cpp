@@ -14,7 +14,7 @@ using std::chrono::microseconds;
 constexpr microseconds kBusyPause{kHostPollNs / 1'000};
 constexpr microseconds kIdlePause{1'000};
 constexpr microseconds kRestPause{4'000};  // each wake-up costs some 40 us of a processor
-constexpr int kPollsBeforeRest = 1'000;    // in vain, a second of them
+constexpr int kPollsBeforeRest = 1'000;    // polls in vain before a rest, which take a second
 constexpr microseconds kDrivenPause{10'000};
 constexpr std::chrono::milliseconds kAdmissionPatience{100};
 

@@ -174,7 +174,7 @@ struct StagingLease::Pool {
   std::uint64_t bytes;
   std::uint32_t slot_bytes;
   CreditRules rules;
-  std::optional<CreditService> service;  // none: gdxd runs the scheduler
+  std::optional<CreditService> service;  // none: gdxd runs the scheduler of this pool
   std::shared_ptr<ipc::Daemon> daemon;
   std::uint32_t number = 0;  // number of the pool at gdxd
   std::shared_ptr<GpuMapping> mapping;

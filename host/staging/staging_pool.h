@@ -26,7 +26,7 @@ inline constexpr std::uint32_t kDefaultBounceSlotBytes = 64 * 1024;
 inline constexpr std::uint64_t kMaxBounceBytes = 1 << 30;
 
 enum class StagingMemory : std::uint8_t {
-  kNic,   // for Mode::kPush
+  kNic,   // slots for Mode::kPush
   kHost,  // for Mode::kBounce: pinned by its registration, on the NUMA node of the thread that makes the pool
 };
 

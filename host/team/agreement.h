@@ -35,7 +35,7 @@ struct Statement {
   RemoteMemory memory{};         // of this rank
   // Of a barrier and the end: TeamAreaWords::alike of each lane. Equal where as many calls have begun.
   std::uint64_t kernel_calls[kComparedLanes]{};
-  char reason[256]{};  // for a status other than kOk
+  char reason[256]{};  // message for a status other than kOk
 };
 
 // Gathers the statements of all ranks; `done` is this rank's part so far. Errors: `done`'s; another rank's,

@@ -71,7 +71,7 @@ Result<void> Connections::start(std::span<const bootstrap::ConnectorIdentity> id
 void Connections::leave_hca() {
   on_loss_.reset();
   connector_.reset();
-  std::atomic_ref(*words()).store(0);  // it may have been lost meanwhile
+  std::atomic_ref(*words()).store(0);  // clears the abort by a loss of the HCA meanwhile
   hca_ = nullptr;
   pools_ = {};
 }

@@ -90,7 +90,7 @@ class Connections final : private ConnectorHost {
  private:
   struct End {
     std::optional<Endpoint> endpoint;
-    PeerWay way = PeerWay::kNone;  // as the records have it
+    PeerWay way = PeerWay::kNone;  // way that the records show
     std::string why_gone;
 
     // Returns whether kernels may know the endpoint. One that is being connected is the connector's alone.

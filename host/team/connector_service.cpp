@@ -27,8 +27,9 @@ constexpr std::uint64_t kBusyPauseNs = 50'000;
 constexpr std::uint64_t kIdlePauseNs = 8'000'000;
 // Most time between two looks that counts towards deadlines.
 constexpr std::uint64_t kMostCountedNs = 100'000'000;
-constexpr int kMostBegun = 16;                          // pairs between two looks at the sockets
-constexpr std::uint64_t kListenerRestNs = 100'000'000;  // after the descriptors were used up
+constexpr int kMostBegun = 16;  // pairs between two looks at the sockets
+// Rest of the listener after the descriptors were used up.
+constexpr std::uint64_t kListenerRestNs = 100'000'000;
 constexpr std::uint64_t kNsPerSecond = 1'000'000'000;
 
 Result<void> check_options(const ConnectorOptions& options) {

@@ -65,7 +65,7 @@ class ConnectorService final : private ConnectorPort {
  private:
   struct Channel {
     bootstrap::Connection connection;
-    bool connecting = false;  // until the socket is connected
+    bool connecting = false;  // true until the socket is connected
     bool opened = false;      // a dialled one: the handshake has ended, too
     std::string to;           // numeric address, of a dialled one
   };
@@ -104,7 +104,7 @@ class ConnectorService final : private ConnectorPort {
   ConnectorRules rules_;
   bootstrap::Secret::Ptr secret_;
   std::uint64_t token_;
-  Descriptor listener_;  // until start()
+  Descriptor listener_;  // listens until start() takes it over
   std::string address_;
   std::vector<std::string> addresses_;  // addresses of all ranks' listeners
   ConnectorHost* host_ = nullptr;
@@ -118,7 +118,7 @@ class ConnectorService final : private ConnectorPort {
   ChannelId last_channel_ = 0;
   std::uint64_t listen_again_ns_ = 0;  // the listener rests until then
   std::uint64_t running_ns_ = 0;
-  std::uint64_t looked_ns_ = 0;  // by the system's clock
+  std::uint64_t looked_ns_ = 0;  // time of the last look, by the system's clock
 
   std::mutex mutex_;
   std::condition_variable changed_;

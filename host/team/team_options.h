@@ -58,7 +58,7 @@ struct TeamOptions {
   std::optional<std::string> provider = std::nullopt;
 
   // Options below are for what Team::create makes itself. They are unused where the program gives its own.
-  std::optional<WorldOptions> world = std::nullopt;  // none: the environment's
+  std::optional<WorldOptions> world = std::nullopt;  // none: as the environment says
   HcaOptions hca = {};  // `rank` is the world's, `gpu` the team's where none is set
   // Pools, whose slots endpoints lease when they need them; none: endpoints cannot push, or bounce. An HCA
   // without memory for pushes gets no pool of it.

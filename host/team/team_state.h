@@ -51,7 +51,7 @@ class TeamState {
 
   // Steps of Team::create, in this order. Each is collective unless it says otherwise.
   [[nodiscard]] Result<void> join();        // returns once all ranks have joined
-  [[nodiscard]] Result<void> open_parts();  // this rank alone
+  [[nodiscard]] Result<void> open_parts();  // opens this rank's parts, without meeting others
   void use(World& world) { world_ = &world; }
   void use(const Hca& hca, World& world, StagingPools pools);
   // Makes the heap, starts the connections, and returns the group of all ranks. `opened`: result of this

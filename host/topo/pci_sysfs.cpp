@@ -12,7 +12,7 @@ namespace {
 constexpr std::size_t kPublicConfigBytes = 64;  // readable without root
 constexpr std::size_t kExtendedConfig = 256;    // the first extended capability
 constexpr unsigned kAcsCapability = 0x0d;
-constexpr std::size_t kAcsControl = 6;  // from its capability
+constexpr std::size_t kAcsControl = 6;  // place of the control word in the ACS capability
 constexpr unsigned kRequestRedirect = 0x04;
 constexpr unsigned kCompletionRedirect = 0x08;
 

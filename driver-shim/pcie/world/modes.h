@@ -67,7 +67,7 @@ enum class Place : std::uint8_t {
 enum class Extent : std::uint8_t {
   kNothing,
   kPayload,  // the batch's payload, each put's by itself
-  kLines,    // the same in lines with flags
+  kLines,    // payload in lines with flags
   kWqes,     // 64 B blocks of all work requests of the batch, inline payload included
   kWord,     // 4 B, a doorbell record
   kFlag,     // 8 B, by which GPU and CPU notify each other

@@ -47,11 +47,11 @@ class World {
     std::uint32_t polled = 0;
   };
   struct Lane {
-    std::uint64_t messages_left = 0;  // not begun
-    std::uint32_t puts = 0;           // under way, with the next field
+    std::uint64_t messages_left = 0;  // messages that have not begun
+    std::uint32_t puts = 0;           // puts under way; the next field has their rest
     std::uint64_t rest_bytes = 0;
     std::uint32_t uncompleted = 0;  // batches
-    std::uint32_t slots = 0;        // in use
+    std::uint32_t slots = 0;        // slots in use
     bool posting = false;
   };
   using BatchId = std::uint32_t;
@@ -103,7 +103,7 @@ class World {
   std::uint32_t slot_bytes_ = 0;  // payload of one slot
   std::uint32_t slots_free_ = 0;
   std::uint32_t lease_ = 0;         // slots that one endpoint may use
-  std::uint32_t puts_a_batch_ = 1;  // under one doorbell
+  std::uint32_t puts_a_batch_ = 1;  // puts under one doorbell
   std::deque<std::uint32_t> waiting_for_slots_;
   std::deque<Sending> sending_;            // served in turn, a packet each
   std::uint64_t fetched_ahead_bytes_ = 0;  // requested or here, and not yet on the wire

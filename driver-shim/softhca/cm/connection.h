@@ -43,7 +43,7 @@ struct Event {
   std::uint32_t id = 0;        // number of the connection
   std::uint64_t listener = 0;  // for a request: the value that listen() was given
   int status = 0;
-  Message message;  // that caused it, where one did
+  Message message;  // message that caused it, if one did
 };
 
 class Port {
@@ -64,7 +64,7 @@ struct QueuePairParameters {
   std::uint8_t responder_resources = 0;
   std::uint8_t retry_count = 0;
   std::uint8_t rnr_retry_count = 0;
-  gdx::cm::Path path;  // as this side sees it
+  gdx::cm::Path path;  // path as this side sees it
 };
 
 class Connection {

@@ -40,7 +40,7 @@ enum class Input : std::uint8_t {
   kRtu,
   kDreq,
   kDrep,
-  kSidrReq,  // again
+  kSidrReq,  // a request that came again
   kSidrRep,
   // Input from the clock.
   kTimeout,

@@ -81,7 +81,7 @@ class Engine : public Hca {
     std::byte* page = nullptr;
     std::vector<Ringer> ringers;
     std::vector<DoorbellWrite> late;  // writes that the next poll finds
-    std::uint64_t newest_ring = 0;    // for a planted fault
+    std::uint64_t newest_ring = 0;    // newest doorbell, for a planted fault
   };
   struct SharedQueue {
     std::uint32_t pd = 0;

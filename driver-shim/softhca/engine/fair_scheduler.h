@@ -59,7 +59,7 @@ class FairScheduler {
   template <typename Ready, typename Send>
   std::uint64_t run(std::uint64_t budget_bytes, Ready ready, Send send) {
     std::uint64_t sent_bytes = 0;
-    std::size_t held_back = 0;  // in a row
+    std::size_t held_back = 0;  // queues in a row that were held back
     while (sent_bytes < budget_bytes && held_back < order_.size()) {
       Queue& queue = *order_.front();
       Turn& turn = queue.turn;

@@ -222,7 +222,7 @@ struct QpAttributes {
   std::uint32_t send_psn = 0;
   std::uint32_t remote_qpn = 0;
   bool any_order = false;                      // the data that it receives may land in any order
-  bool forces_order = false;                   // that order
+  bool forces_order = false;                   // that order is forced
   std::uint8_t counter_set = kPortCounterSet;  // a kernel gives it to queue pairs of verbs
 };
 

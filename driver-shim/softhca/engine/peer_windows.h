@@ -78,7 +78,7 @@ class PeerWindows {
   [[nodiscard]] const char* check_invariants() const;
 
  private:
-  static constexpr std::size_t kMaxPeers = 4096;  // to more, nothing is bounded
+  static constexpr std::size_t kMaxPeers = 4096;  // packets to further peers are not bounded
 
   struct Answer {
     wire::Address peer;

@@ -76,11 +76,11 @@ class QueuePair final {
   RequestPort request_port_;
   ResponsePort response_port_;
   SendSide send_side_;                 // in RTS, and in SQE and ERROR after it
-  ReceiveSide receive_side_;           // in RTR, RTS and SQE
+  ReceiveSide receive_side_;           // receives in RTR, RTS and SQE
   transport::TransportCounters past_;  // counters of transports that a reset ended
 
   std::optional<wire::Address> counted_peer_;  // in the HCA's windows; the zero address for UD
-  bool responses_first_ = false;               // in the next turn to send
+  bool responses_first_ = false;               // the next turn to send begins with responses
 };
 
 }  // namespace gdx::softhca

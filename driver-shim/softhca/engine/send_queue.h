@@ -28,7 +28,7 @@ struct SendSlot {
   std::vector<StagingHold> holds;
   mlx5::WqeOpcode opcode = mlx5::WqeOpcode::kNop;  // as posted: an invalid one travels as another opcode
   std::uint16_t wqe_counter = 0;
-  bool sent = false;  // at least one packet of it
+  bool sent = false;  // at least one packet of it is sent
 };
 
 class SendQueue {

@@ -131,7 +131,7 @@ class ReceiveShares {
   void on_drained(std::uint64_t now_ns);
 
   [[nodiscard]] std::uint64_t capacity_units() const { return capacity_units_; }
-  [[nodiscard]] std::uint64_t promised_units() const;  // to all peers
+  [[nodiscard]] std::uint64_t promised_units() const;  // units that are promised to all peers together
   [[nodiscard]] std::uint64_t promised_units(const Key& peer) const;
   // Returns the first broken invariant; nullptr: all hold.
   [[nodiscard]] const char* check_invariants() const;

@@ -125,7 +125,7 @@ class Requester {
   RoundTrip round_trip_;
   std::uint64_t tail_deadline_ns_ = kNever;  // runs with ack_deadline_ns_
   std::uint32_t tail_packets_due_ = 0;       // to resend: 2 the oldest and the newest, 1 the newest
-  std::uint32_t tail_resends_ = 0;           // without an answer
+  std::uint32_t tail_resends_ = 0;           // tail resends since the last answer
   std::uint64_t rnr_deadline_ns_ = kNever;   // kNever: not waiting
   // kNever: not held, or another timer or packet will bring an answer
   std::uint64_t probe_deadline_ns_ = kNever;

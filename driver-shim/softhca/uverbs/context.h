@@ -47,7 +47,7 @@ struct Context {
   bool counted = false;    // pages.is_open() detects its end; else the close of its first descriptor
   int shared_number = -1;  // number of the descriptor whose close alone ends the context
   bool opened = false;     // GET_CONTEXT has been here
-  bool devx = false;       // and requested DevX
+  bool devx = false;       // the open requested DevX, too
   std::shared_ptr<EventChannel> asyncs;
   GpuCopies gpus;
   devx::UmemTable umems;

@@ -25,7 +25,7 @@ namespace {
 
 constexpr std::uint64_t kDrivenNs = 2'000'000;       // a thread that drove the HCA so lately will do so again
 constexpr std::uint64_t kDrivenSleepNs = 1'000'000;  // each wake-up preempts the driver
-constexpr std::uint64_t kBusyRoundNs = 10'000'000;   // also where it never sleeps
+constexpr std::uint64_t kBusyRoundNs = 10'000'000;  // time between rounds, also of a thread that never sleeps
 constexpr std::uint64_t kHeldSleepNs = 200'000;
 constexpr unsigned long kTimerSlackNs = 1'000;
 constexpr std::uint64_t kParkedSleepNs = 1'000'000'000;

@@ -60,7 +60,7 @@ class EventChannel {
   bool device_data_ = true;
   std::vector<std::shared_ptr<const Descriptor>> eventfds_;
   std::deque<Record> backlog_;
-  std::map<std::uint64_t, std::uint32_t> pushed_;  // by owner, since it was made
+  std::map<std::uint64_t, std::uint32_t> pushed_;  // count of events by owner, since the owner was made
 };
 
 }  // namespace gdx::softhca::uverbs

@@ -14,16 +14,18 @@ namespace gdx::softhca::uverbs {
 // No doorbell is served later than the sleep that it falls into.
 inline constexpr std::uint64_t kShortestSleepNs = 20'000;
 inline constexpr std::uint64_t kLongSleepNs = 1'000'000;
-inline constexpr std::uint64_t kDeepSleepNs = 4'000'000;       // without events for a while
-inline constexpr std::uint64_t kDeepestSleepNs = 12'000'000;   // and for longer: each costs some 40 us
-inline constexpr std::uint64_t kRousableSleepNs = 48'000'000;  // likewise, where doorbells' owners rouse it
+inline constexpr std::uint64_t kDeepSleepNs = 4'000'000;  // sleep after a while without events
+// Sleep after a longer while: each wake-up costs some 40 us.
+inline constexpr std::uint64_t kDeepestSleepNs = 12'000'000;
+// The same where those that ring rouse the thread.
+inline constexpr std::uint64_t kRousableSleepNs = 48'000'000;
 inline constexpr std::uint64_t kLingerNs = 50'000;  // after the last activity, before the first sleep
 // First part of kLingerNs, before the thread yields the processor.
 inline constexpr std::uint64_t kPatienceNs = 4'000;
 inline constexpr std::uint64_t kRingsNs = 1'000'000'000;  // a program that rang so lately will do so again
 inline constexpr int kShortSleeps = 32;  // after the last activity, before sleeps begin to grow
-inline constexpr int kLongSleeps = 200;  // and before they grow beyond kLongSleepNs
-inline constexpr int kDeepSleeps = 250;  // and beyond kDeepSleepNs
+inline constexpr int kLongSleeps = 200;  // sleeps before they grow beyond kLongSleepNs
+inline constexpr int kDeepSleeps = 250;  // sleeps before they grow beyond kDeepSleepNs
 
 struct Pause {
   enum class Kind : std::uint8_t {

@@ -34,7 +34,7 @@ class InventoryFile {
   std::string path_;
   MappedPages pages_;
   std::uint32_t capacity_ = 0;       // records in the file
-  std::uint32_t next_ = 1;           // never used so far
+  std::uint32_t next_ = 1;           // first record that was never used
   std::vector<std::uint32_t> free_;  // has room for all
   bool full_ = false;
 };

@@ -13,7 +13,7 @@
 namespace gdx::softhca::uverbs {
 
 inline constexpr unsigned kPatience = 64;             // steps in vain before a yield, some 50 us
-inline constexpr unsigned kLeastPatience = 4;         // for yields that bring answers
+inline constexpr unsigned kLeastPatience = 4;         // polls before a yield, if yields bring answers
 inline constexpr unsigned kLongPatience = 1024;       // behind a long yield; doubled by each further one
 inline constexpr unsigned kMostPatience = 64 * 1024;  // some 50 ms
 inline constexpr unsigned kTrialEvery = 64;       // waits with the least patience, of which one has kPatience

@@ -17,7 +17,7 @@ namespace gdx::softhca::uverbs {
 
 inline constexpr std::uint32_t kCharDeviceMajor = 231;  // major number of the kernel's uverbs devices
 inline constexpr std::uint32_t kCharDeviceMinor = 192;
-inline constexpr char kDeviceNodes[] = "/dev/infiniband/uverbs";  // and the HCA's index
+inline constexpr char kDeviceNodes[] = "/dev/infiniband/uverbs";  // prefix, which the HCA's index follows
 inline constexpr std::uint32_t kConnectionsMajor = 10;            // a miscellaneous device
 inline constexpr std::uint32_t kConnectionsMinor = 122;
 inline constexpr char kConnectionsNode[] = "/dev/infiniband/rdma_cm";

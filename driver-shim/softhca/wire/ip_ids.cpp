@@ -15,7 +15,7 @@ namespace gdx::softhca::wire {
 namespace {
 
 constexpr std::size_t kHeadersAtOnce = 32;
-constexpr int kMaxReads = 32;  // for one datagram
+constexpr int kMaxReads = 32;  // most reads for the id of one datagram
 constexpr std::size_t kUdpAt = roce::kIpv4Bytes;
 constexpr std::size_t kBthAt = kUdpAt + 8;
 constexpr std::byte kNoOptions{0x45};  // the ICRC cannot cover options

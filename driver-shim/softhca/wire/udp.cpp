@@ -218,7 +218,7 @@ class UdpWire final : public Wire {
     roce::Ecn ecn = roce::Ecn::kNotCapable;
     const std::byte* bytes = nullptr;
     bool bare = false;    // see Run
-    bool forged = false;  // not from where it says
+    bool forged = false;  // the datagram does not come from where it says
   };
   std::array<Arrival, kReceiveMessages> arrivals_;
   bool drained_ = false;

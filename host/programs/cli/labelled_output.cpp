@@ -28,7 +28,7 @@ struct Stream {
   Descriptor pipe;
   int target = STDOUT_FILENO;
   std::string label;
-  std::string line;  // its beginning, until its end comes
+  std::string line;  // begin of a line whose end has not come yet
 };
 
 // Returns whether the target took all.
@@ -69,7 +69,7 @@ class LabelledOutput::Reader {
   void run();
 
   std::vector<Stream> streams;
-  Descriptor finish;  // its other end closes
+  Descriptor finish;  // readable once its other end closes
   std::atomic<bool> finished = false;
   std::atomic<int> lost_errno = 0;
 

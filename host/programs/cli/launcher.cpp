@@ -164,7 +164,7 @@ class Launch {
   const Supervision supervision_;
   Root root_;                      // meeting place of several ranks
   bootstrap::Secret::Ptr secret_;  // secret of a job of several ranks; null with GDX_INSECURE=1
-  Descriptor shared_secret_;       // for the ranks
+  Descriptor shared_secret_;       // file with the secret, which ranks inherit
   std::string end_of_rank_0_;      // answer to latecomers, empty while it runs
   std::deque<bootstrap::Connection>
       answered_;  // closed at the end: else what they sent would undo the answer

@@ -12,7 +12,7 @@ namespace gdx {
 
 // Settings of the software HCA, passed in GDX_SOFTHCA_* variables. Absent: its own default.
 struct SofthcaOptions {
-  std::optional<std::uint32_t> hcas;   // in each process: gdx0, gdx1, ...
+  std::optional<std::uint32_t> hcas;   // software HCAs in each process: gdx0, gdx1, ...
   std::optional<std::string> address;  // address of gdx0, which those of the other HCAs follow
   std::optional<std::string> wire;     // udp, shm or auto
   std::optional<std::uint32_t> mtu_bytes;
@@ -41,7 +41,7 @@ struct LaunchOptions {
   std::uint64_t timeout_ns = 0;  // 0: none; otherwise all ranks are ended after it
   std::uint64_t follow_ns =
       10'000'000'000;                      // time for other ranks to end by themselves after one rank failed
-  std::uint64_t grace_ns = 2'000'000'000;  // from SIGTERM to SIGKILL
+  std::uint64_t grace_ns = 2'000'000'000;  // time from SIGTERM to SIGKILL
   bool label = false;                      // each line that a rank prints begins with the rank
   bool ranks_explain = false;              // a rank itself reports why it ends with another status than 0
   SofthcaOptions softhca;

@@ -33,7 +33,7 @@ struct Pipe {
 
 struct Supervision {
   pid_t launcher = 0;  // the parent; another parent means that it has ended
-  pid_t group = 0;     // for the processes to start
+  pid_t group = 0;     // process group of the processes to start
 };
 
 // Calls `work` in a supervisor, forwards this process's signals to it, and returns its result. `what`: named

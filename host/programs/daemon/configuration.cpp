@@ -28,7 +28,7 @@ namespace {
 
 constexpr char kUsualFile[] = "/etc/gdx/gdxd.toml";
 constexpr char kFileVariable[] = "GDXD_CONFIG";
-constexpr std::uint64_t kMostMappings = 65530;  // that Linux permits a process
+constexpr std::uint64_t kMostMappings = 65530;  // mappings that Linux permits a process by default
 constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 46;
 // Below this rate 256 clients of a user would wait longer for their turn than for an answer.
 constexpr std::uint64_t kLeastRequestsPerS = 100;

@@ -34,7 +34,7 @@ class Configuration {
 
   [[nodiscard]] const ServerOptions& server() const { return server_; }
   [[nodiscard]] const std::string& metrics() const { return metrics_; }  // ADDRESS:PORT; empty: none
-  [[nodiscard]] bool hardware() const { return hardware_; }              // never the software HCA
+  [[nodiscard]] bool hardware() const { return hardware_; }              // gdxd never uses the software HCA
 
  private:
   struct Setting {

@@ -111,7 +111,7 @@ class Owner {
 // An HCA that the group has open. It is closed with the group's last client that uses it.
 struct GroupHca {
   Descriptor command_file;  // file of the context, for clients to map; closed after the context has ended
-  Quota::Share bytes;       // that they can fill
+  Quota::Share bytes;       // share for the bytes of that file, which clients can fill
   Hca hca;
   bool failed = false;  // guarded by the group's mutex
 };
@@ -127,7 +127,7 @@ struct GroupPool {
   Quota::Share count;
   Quota::Share bytes;    // share of the quota of host memory
   Quota::Share nic;      // a part of the NIC's
-  int file;              // to map
+  int file;              // file for clients to map
   std::uint64_t offset;  // place of the pool in that memory
 };
 

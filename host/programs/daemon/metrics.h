@@ -16,8 +16,8 @@ namespace gdx::daemon {
 
 // ADDRESS:PORT or [ADDRESS]:PORT, in numbers.
 struct MetricsAddress {
-  std::string listening;  // as it was given
-  std::string host;       // with its brackets
+  std::string listening;  // address as it was given
+  std::string host;       // host, with its brackets
   bool loopback;          // reached from this machine alone
 };
 [[nodiscard]] std::optional<MetricsAddress> parse_metrics_address(std::string_view text);

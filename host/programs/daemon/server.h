@@ -66,7 +66,7 @@ class Server final : public Operator {
     std::uint64_t connected_ns = 0;
     uid_t user = 0;
     Place place = Place::kClient;
-    std::unique_ptr<Session> session;  // none: ended
+    std::unique_ptr<Session> session;  // null: the session has ended
     std::atomic<bool> session_open{false};
     std::shared_mutex use;  // held shared while another thread uses the session, and whole while it ends
     std::atomic<bool> ending{false};

@@ -102,7 +102,8 @@ EndpointFigures Session::figures_of(const ServedEndpoint& served) {
   figures.qpn = served.queue->facts().qpn;
   figures.peer = served.peer;
   figures.send_queue_blocks = served.blocks;
-  if (!served.memory.has_kernel_words()) return figures;  // in GPU memory
+  // An endpoint with its queue in GPU memory has these words there, too, which the host does not read.
+  if (!served.memory.has_kernel_words()) return figures;
   const auto load = [](auto& word) { return std::atomic_ref(word).load(std::memory_order_acquire); };
   ControlPage& control = *served.memory.control();
   QueueState& state = control.state;

@@ -170,7 +170,7 @@ class Session {
   std::uint64_t woken_ns_ = 0;
   Descriptor notices_;          // refuses what is sent there: in a queue that nobody drains, a client's own
                                 // connection would outlive its process
-  Descriptor client_notices_;   // until the client has it
+  Descriptor client_notices_;   // end for the client, kept until the client has it
   mutable std::mutex removal_;  // guards the removal of endpoints; locked before mutex_
   mutable std::mutex mutex_;    // guards the members below, which figures() reads
   std::string program_;

@@ -35,7 +35,7 @@ struct Bench {
   std::string probe_program = {};   // gdx_calibrate_cuda; empty: not built
   std::string kernel_program = {};  // gdx_doctor_cuda; empty: not built
   std::optional<Hca> hca = std::nullopt;
-  std::function<void(const std::string&)> tell = {};   // as of BringUpChoice
+  std::function<void(const std::string&)> tell = {};   // called as BringUpChoice::tell says
   std::unique_ptr<World> world = nullptr;              // world of both hosts, once they have met
   Error unmet = {};                                    // reason why they have not
   bool peer_lost = false;                              // told already

@@ -49,7 +49,7 @@ std::string describe_hca(const Machine& machine, const Hca& hca) {
 struct Field {
   const char* name;
   prm::PrmField field;
-  const char* command;  // that set it
+  const char* command;  // command that set the value
 };
 
 // Fields that QUERY_QP returns at the offsets at which these commands set them.

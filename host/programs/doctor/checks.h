@@ -30,7 +30,7 @@ struct Finding {
   Verdict verdict = Verdict::kUnknown;
   std::string what;
   std::string evidence;  // the path or call, and what it told
-  std::string fix = {};  // as documented; empty where none is
+  std::string fix = {};  // fix that documentation gives; empty: none
 };
 
 struct Words {

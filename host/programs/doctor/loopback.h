@@ -71,7 +71,7 @@ class Loopback {
   std::uint32_t producer_ = 0;
   std::uint32_t newest_ = 0;  // index of the newest WQE
   std::uint32_t consumer_ = 0;
-  std::uint32_t looked_at_ = 0;  // by the newest poll()
+  std::uint32_t looked_at_ = 0;  // entry at which the newest poll() looked
 };
 
 // Puts 64 B and waits for the completion. Returns what went wrong; empty: nothing.

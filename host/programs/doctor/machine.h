@@ -21,7 +21,7 @@ inline constexpr char kProcessStatus[] = "/proc/self/status";
 // The outcome of something that was tried: empty where it worked, else why not, as the kernel or driver says.
 using Refusal = std::string;
 
-struct GpuSeen {  // by the CUDA driver
+struct GpuSeen {  // GPU as the CUDA driver shows it
   std::string bus_id;
   bool exports_dmabuf = false;
   bool orders_writes = false;  // those of an HCA, for kernels that run: the attribute
@@ -56,7 +56,7 @@ struct Probes {
 // Probes of this machine, by system calls. Threads: one at a time.
 [[nodiscard]] Probes live_probes();
 
-struct HcaSeen {  // by sysfs
+struct HcaSeen {  // HCA as sysfs shows it
   std::string name;
   std::string driver;      // "mlx5_core"; empty: cannot be read
   std::string bus_id;      // empty: on no PCI bus
