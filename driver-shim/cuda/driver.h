@@ -20,11 +20,11 @@ struct Driver {
 
   // "CUDA_ERROR_NO_DEVICE (no CUDA-capable device is detected)".
   [[nodiscard]] std::string describe(CUresult result) const;
-  // "WHAT: describe(result)", with the status that fits.
+  // Returns an error with the text "WHAT: describe(result)" and the status that fits.
   [[nodiscard]] Error error(CUresult result, std::string_view what) const;
 };
 
-// "12.4"
+// Returns the version as text, such as "12.4".
 [[nodiscard]] std::string version_text(int version);
 
 // Loads `library` and initializes it; it stays loaded. Errors, each with what to do: kNoDevice (no such

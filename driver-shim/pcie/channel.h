@@ -40,7 +40,7 @@ class Channel {
   // Starts to send the next packet that may go, if the wire is free and its credits are there.
   std::optional<Sent> send_next(TimePs now);
 
-  // The receiver's buffer is free of `packet` again.
+  // Takes note that `packet` has left the receiver's buffer, whose credits can be used again.
   void return_credits(const Packet& packet);
 
   // DLLPs to be sent in this direction, for what came in the other.

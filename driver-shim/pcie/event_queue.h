@@ -21,13 +21,13 @@ class EventQueue {
   // Returns the time of the next event; requires one.
   [[nodiscard]] TimePs next_at() const { return heap_.front().when; }
 
-  // `when` before now() means now.
+  // Adds an event. A `when` before now() means now.
   void at(TimePs when, Handler handler) {
     heap_.push_back({std::max(when, now_), next_sequence_++, std::move(handler)});
     std::push_heap(heap_.begin(), heap_.end(), later);
   }
 
-  // False when nothing is left to happen.
+  // Executes the next event. Returns false if there is none.
   bool step() {
     if (heap_.empty()) return false;
     std::pop_heap(heap_.begin(), heap_.end(), later);
@@ -44,7 +44,7 @@ class EventQueue {
     }
   }
 
-  // Everything up to and at `when`, which is now() afterwards.
+  // Executes all events up to and at `when`, which is now() afterwards.
   void run_until(TimePs when) {
     while (!empty() && next_at() <= when) step();
     now_ = std::max(now_, when);

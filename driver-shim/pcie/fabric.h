@@ -40,7 +40,7 @@ class Fabric {
   void read(NodeId from, NodeId to, std::uint64_t address, std::uint64_t length_bytes, Purpose purpose,
             Done done);
 
-  // False where a root complex on the way refuses peer reads.
+  // Returns false if a root complex on the way refuses peer reads.
   [[nodiscard]] bool can_read(NodeId from, NodeId to) const;
 
   [[nodiscard]] const Counters& counters() const { return counters_; }
@@ -53,7 +53,7 @@ class Fabric {
   struct Node {
     NodeKind kind = NodeKind::kEnd;
     std::vector<std::uint32_t> next{};  // channel to take towards each target
-    // An end's:
+    // Members below are used if this is an end.
     Completer completer;
     Requester requester;
     std::uint32_t write_bytes = 0;

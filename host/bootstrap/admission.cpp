@@ -14,7 +14,7 @@
 namespace gdx::bootstrap {
 namespace {
 
-// Wishes of the user, in variables.
+// The user's settings, from variables.
 struct Wishes {
   const char* file = nullptr;
   bool insecure = false;

@@ -206,7 +206,7 @@ Result<std::size_t> ChannelTls::write(std::span<const std::byte> bytes) {
   return passed(done, sent);
 }
 
-// The library tells the reason of an error once alone.
+// Returns the result of a call of the library, which tells the reason of an error only once.
 Result<std::size_t> ChannelTls::passed(int done, std::size_t bytes) {
   if (broken_) return tl::unexpected(*broken_);
   if (done == 1 && is_open()) return bytes;

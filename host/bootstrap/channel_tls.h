@@ -48,7 +48,7 @@ class ChannelTls {
   // As read(), and the bytes stay. Errors: those of read().
   [[nodiscard]] Result<std::size_t> peek(std::span<std::byte> bytes);
 
-  // Both ends have shown that they have the key.
+  // Returns whether both ends have shown that they have the key.
   [[nodiscard]] bool is_open() const;
   // At the end that has accepted: the first message came from one who has the key, or recorded it.
   [[nodiscard]] bool is_likely() const;

@@ -50,7 +50,7 @@ tl::unexpected<Error> not_a_rank(std::uint32_t magic) {
               fmt::format("is not a gdx rank: its stream begins with {:#010x}", magic));
 }
 
-// The magic has been checked.
+// Checks the rest of a header whose magic has been checked.
 Result<std::size_t> check_header(const FrameHeader& header, FrameSet allowed) {
   if (header.version != kVersion) {
     return fail(Status::kVersionMismatch,

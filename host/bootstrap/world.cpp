@@ -143,7 +143,7 @@ std::string World::Impl::bound_text() const {
 
 std::string World::Impl::place(std::uint32_t rank) const { return members[rank].peer(); }
 
-// With the place of the first, which may be no rank at all.
+// Returns text that names absent ranks, with the place of the first. That may be no rank at all.
 std::string World::Impl::absent_text(const std::vector<std::uint32_t>& absent) const {
   return fmt::format("{}{} at {}", bootstrap::rank_list(absent), absent.size() > 1 ? ", the first" : "",
                      place(absent.front()));

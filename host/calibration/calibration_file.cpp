@@ -82,7 +82,7 @@ class Fields {
     spoil(name, "true or false");
     return false;
   }
-  // The one of two values that has this name.
+  // Returns the one of two values that has this name.
   template <typename Choice>
   Choice one_of(const char* field_name, Choice first, Choice second) {
     const Json* field = find(field_name);

@@ -32,7 +32,7 @@ struct ModeMeans {
 // Returns the table with pull for modes without means.
 [[nodiscard]] ModeTable with_pull_for_missing(const ModeTable& table, ModeMeans means);
 
-// "inline up to 28 B, push up to 4 KiB, then pull"
+// Returns the table as text, such as "inline up to 28 B, push up to 4 KiB, then pull".
 [[nodiscard]] std::string describe(const ModeTable& table);
 
 }  // namespace gdx

@@ -22,7 +22,7 @@ double best_ns(const MeasuredSize& size) {
   return best;
 }
 
-// cost[k]: of taking `mode` for the first k sizes.
+// Returns costs, of which element k is that of taking `mode` for the first k sizes.
 std::vector<double> running_cost(TableMode mode, std::span<const MeasuredSize> sizes) {
   std::vector<double> cost{0};
   for (const MeasuredSize& size : sizes) {
@@ -60,7 +60,7 @@ ModeTable table_of(const Ends& ends, std::span<const MeasuredSize> sizes) {
   return table;
 }
 
-// "1.00 GB/s (0.90 to 1.10)"
+// Returns a measured value with its spread, such as "1.00 GB/s (0.90 to 1.10)".
 std::string figure(const MeasuredSize& size, TableMode mode, bool with_unit) {
   const bool as_rate = size.bytes >= kRatesFromBytes;
   const auto text = [&](double ns) {

@@ -25,7 +25,7 @@ struct MeasuredSize {
   std::array<Spread, 4> spread = {};             // spread of all rounds, where they were counted
 };
 
-// The mode by which the table sends `bytes`.
+// Returns the mode by which the table sends `bytes`.
 [[nodiscard]] TableMode mode_of(const ModeTable& table, std::uint64_t bytes);
 
 // The table whose choices cost least over all sizes: the sum of log(time of the chosen / time of the best).

@@ -104,7 +104,7 @@ Result<std::vector<Descriptor>> offer_ipc(const Gpu& gpu, const SharingFunctions
   return std::vector<Descriptor>{};
 }
 
-// Signals may be added to by kernels of both GPUs.
+// Checks that GPUs can do atomics on each other's memory, because kernels of both may add to one signal.
 Result<void> check_atomics(const Gpu& gpu, const SharingFunctions& call, CUdevice owner) {
   if (owner == gpu.ordinal()) return {};
   int atomics = 0;

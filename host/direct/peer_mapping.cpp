@@ -38,14 +38,14 @@ Result<void> check_arguments(std::span<const Memory* const> regions, const PeerO
   return {};
 }
 
-// This rank's identity, and its listener where it has one.
+// This rank's end of the exchange: its identity, and its listener if it has one.
 struct OwnEnd {
   peer::RankIdentity identity{};
   std::optional<OfferExchange> exchange;
   std::string reason;  // reason for its absence
 };
 
-// Never fails, because the others wait for the identity.
+// Opens this rank's end. It never fails, because the other ranks wait for the identity.
 OwnEnd open_end(std::uint32_t rank, DirectChoice choice) {
   OwnEnd end;
   end.identity.version = peer::kExchangeVersion;

@@ -9,7 +9,7 @@
 
 namespace gdx {
 
-// Logs errno, for an object that the HCA keeps.
+// Warns that an object could not be destroyed, with errno, so that the HCA keeps it.
 void warn_of_undestroyed();
 
 template <auto Destroy>

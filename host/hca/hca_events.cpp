@@ -45,7 +45,7 @@ EventChannelHandle open_queue_pair_channel(ibv_context* context) {
 
 }  // namespace
 
-// The thread, and what ends it.
+// The thread that reads events, and the means by which it is ended.
 class HcaEvents::Reader {
  public:
   Reader(HcaEvents& events, Descriptor stop)

@@ -47,7 +47,7 @@ struct Launcher {
 // missing or impossible, or two launchers that contradict each other.
 [[nodiscard]] Result<Launcher> find_launcher();
 
-// "rank 1 of 4", "rank 1".
+// Returns "rank 1 of 4", or "rank 1" without a size.
 [[nodiscard]] std::string place_text(std::uint32_t rank, std::optional<std::uint32_t> size);
 
 }  // namespace gdx::launch

@@ -96,7 +96,7 @@ inline constexpr char kTopologyFix[] =
     "-u "
     "and reboot";
 
-// "dmabuf", "nvidia_peermem", ...
+// Returns the name of a way, such as "dmabuf" or "nvidia_peermem".
 [[nodiscard]] const char* registration_name(RegistrationWay way);
 // Returns the obstacles of untried ways, and their remedies; for facts that decide kRefused.
 [[nodiscard]] std::string refusal_advice(const RegistrationFacts& facts);

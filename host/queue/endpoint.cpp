@@ -114,7 +114,7 @@ void Endpoint::Impl::set_abort() {
   std::atomic_ref<std::uint32_t>(memory.host().abort).store(1, std::memory_order_release);
 }
 
-// 0: the HCA has told none that ends the queue pair.
+// Returns the HCA's event that ended the queue pair; 0: there was none.
 ibv_event_type Endpoint::Impl::hca_event() const {
   return static_cast<ibv_event_type>(std::atomic_ref(memory.host().event).load(std::memory_order_relaxed));
 }
@@ -408,7 +408,7 @@ Result<std::string> Endpoint::newest_events() const {
   return flight_text(record);
 }
 
-// Logs the way to a fault.
+// Logs, once, the newest events before a fault.
 void Endpoint::Impl::log_events_once() {
   if (!log::enabled(log::Level::kInfo) || events_logged.exchange(true)) return;
   log::info("QP {:#x} of HCA {}, its newest events before the fault:\n{}", queue->facts().qpn, hca_name,

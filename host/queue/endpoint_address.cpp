@@ -98,7 +98,7 @@ Result<void> check_endpoint_options(const EndpointOptions& options) {
         in_gpu ? "endpoint option placement = gpu: say with option gpu whose memory the queues are to be in"
                : "endpoint option gpu is set: leave out it, or placement = host");
   }
-  // It fills the ring of held slots from the host.
+  // Refuses this option for queues in GPU memory, because the host fills the ring of held slots for it.
   if (in_gpu && options.unsafe_push_without_credits) {
     return fail(Status::kInvalidArgument,
                 "endpoint option unsafe_push_without_credits: use it with placement = host");

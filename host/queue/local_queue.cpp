@@ -260,7 +260,7 @@ Result<void> LocalQueue::create_queues(const Hca& hca) {
   return {};
 }
 
-// Ordering: who sees the abort sees the event.
+// Ends the waits of kernels. Ordering: a thread that sees the abort also sees the event.
 void LocalQueue::end_waits(ibv_event_type event) {
   HostPage& words = memory_.host();
   std::atomic_ref(words.event).store(event, std::memory_order_relaxed);

@@ -13,7 +13,7 @@
 namespace gdx {
 namespace {
 
-// In the byte order of this host.
+// Returns the subnet prefix of a GID in the byte order of this host.
 std::uint64_t subnet_prefix(const std::uint8_t (&gid)[16]) {
   std::uint64_t prefix = 0;
   for (std::size_t i = 0; i < sizeof prefix; ++i) prefix = prefix << 8 | gid[i];

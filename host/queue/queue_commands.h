@@ -72,7 +72,7 @@ struct NumberedObject {
   std::uint32_t number = 0;  // cqn or qpn
 };
 
-// A command as the HCA got it, and what it answered.
+// A command as the HCA got it, and its answer.
 struct CommandRecord {
   std::string name;
   std::vector<std::uint8_t> input;

@@ -25,7 +25,7 @@ std::string text(const Statement& statement) {
   return "a call of another gdx";
 }
 
-// Teams are numbered as rank 0 created them.
+// Returns text that names the statement's team. Teams are numbered as rank 0 created them.
 std::string place(const Statement& statement) {
   return statement.team == 0 ? std::string() : fmt::format(" (team {})", statement.team);
 }

@@ -49,7 +49,7 @@ class Connections final : private ConnectorHost {
   // Lets kernels reach all ranks by loads and stores alone. A rank is gone once its process has ended.
   // Errors: those of ProcessWatch::start.
   [[nodiscard]] Result<void> start_mapped(const PeerMapping& mapping);
-  // Null where no rank is proxied.
+  // Returns the poster; null if no rank is proxied.
   [[nodiscard]] Poster* poster() const { return poster_.get(); }
   // Words by lane, then rank, by which kernels ask for a connection or a probe.
   [[nodiscard]] std::uint32_t* asked() const { return words() + 1; }

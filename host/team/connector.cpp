@@ -35,7 +35,8 @@ bool Connector::making_any(const Peer& peer) {
   return std::any_of(peer.lanes.begin(), peer.lanes.end(), making);
 }
 
-// A pair without an endpoint has nothing to say yet.
+// Returns whether a channel to the peer is needed. A pair without an endpoint needs none, because it has
+// nothing to say yet.
 bool Connector::must_dial(const Peer& peer) {
   if (peer.dialled != 0 || peer.accepted != 0) return false;
   return std::any_of(peer.lanes.begin(), peer.lanes.end(),

@@ -53,7 +53,7 @@ class ConnectorHost {
   // all are final.
   [[nodiscard]] virtual Result<void> connect(std::uint32_t rank, std::uint32_t lane,
                                              const EndpointAddress& peer) = 0;
-  // Both endpoints can receive: kernels may post.
+  // Tells that both endpoints can receive, so that kernels may post.
   virtual void ready(std::uint32_t rank, std::uint32_t lane) = 0;
   // Tells that the rank cannot be connected on this lane, or after ready() that the peer has given up. No
   // further call names this rank and lane, so the endpoint, if there is one, is the host's to destroy. kBusy:
@@ -84,9 +84,9 @@ class Connector {
 
   // A kernel or the host needs the connection; no effect after the first time.
   void ask(std::uint64_t now_ns, std::uint32_t rank, std::uint32_t lane);
-  // A dialled channel is open.
+  // Takes note that a dialled channel is open.
   void opened(ChannelId channel);
-  // A channel has ended, or was not opened; `why` says how.
+  // Takes note that a channel has ended or was not opened, and why.
   void lost(ChannelId channel, const std::string& why);
   // Handles a letter. One on an unknown channel is the first on a channel that its sender has dialled.
   void received(std::uint64_t now_ns, ChannelId channel, const ConnectorLetter& letter);
@@ -141,7 +141,7 @@ class Connector {
 
   void take(std::uint64_t now_ns, ChannelId channel, const ConnectorLetter& letter);
   void take_address(std::uint64_t now_ns, ChannelId channel, const ConnectorLetter& letter);
-  // Brings the pair to kConnected; false when it is not.
+  // Brings the pair to kConnected. Returns whether it is there.
   [[nodiscard]] bool meet(std::uint64_t now_ns, ChannelId channel, const ConnectorLetter& letter);
   void send_address(ChannelId channel, std::uint32_t rank, std::uint32_t lane);
   void send_reason(ChannelId channel, std::uint32_t rank, std::uint32_t lane, ConnectorKind kind, Error why);

@@ -196,7 +196,7 @@ ChannelId ConnectorService::dial(std::uint32_t rank) {
   return id;
 }
 
-// A failure is found when the channel is read.
+// Sends a letter. A failure is not told here, because it is found when the channel is read.
 void ConnectorService::send(ChannelId channel, std::uint32_t rank, const ConnectorLetter& letter) {
   const auto found = channels_.find(channel);
   if (found == channels_.end()) return;

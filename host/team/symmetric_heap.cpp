@@ -9,7 +9,7 @@
 namespace gdx {
 namespace {
 
-// `to` is a power of two.
+// Returns the least multiple of `to`, a power of two, that is not below `value`.
 constexpr std::uint64_t round_up(std::uint64_t value, std::uint64_t to) {
   return (value + to - 1) & ~(to - 1);
 }

@@ -13,7 +13,7 @@ namespace gdx {
 inline constexpr std::uint64_t kHeapAlignment = 128;  // alignment of every piece, and the unit of its size
 inline constexpr std::uint64_t kMaxHeapAlignment = 4096;  // that a page of every machine has
 
-// First fit. Threads: one at a time.
+// Allocates offsets in the heap by first fit. Threads: one at a time.
 class SymmetricHeap {
  public:
   // Has `bytes`, rounded down to whole units of kHeapAlignment.

@@ -37,7 +37,7 @@ struct Team::Impl {
   // Returns the team of `members`, of whom this rank is one.
   [[nodiscard]] Result<Team> part(TeamState& of, const bootstrap::GroupKey& key,
                                   std::vector<std::uint32_t> members) const;
-  // Null once the team is closed.
+  // Returns the team's records; null once the team is closed.
   [[nodiscard]] const team::Table* table() const { return group ? group->table.get() : nullptr; }
 
   Caller caller;

@@ -65,7 +65,7 @@ class TeamState {
   // Ends a part, and gives its memory back once no rank of it uses that any more. Errors: those of meet.
   [[nodiscard]] Result<void> close_part(Group& group);
 
-  // Collective over the group.
+  // The next five calls are collective over the group.
   [[nodiscard]] Result<std::uint64_t> allocate(Group& group, std::uint64_t bytes, std::uint64_t alignment);
   [[nodiscard]] Result<void> free(Group& group, const void* pointer);
   [[nodiscard]] Result<void> add_window(void* address, std::uint64_t bytes);
@@ -110,7 +110,7 @@ class TeamState {
   // `area_at` of the first window. Local.
   [[nodiscard]] Result<std::shared_ptr<Table>> make_table(std::vector<std::uint32_t> members,
                                                           const Windows::Area& area, std::uint64_t area_at);
-  // `first`: of all ranks, whose endpoints share the pools.
+  // Writes the handle of a table. `first` is the table of all ranks, whose endpoints share the pools.
   void write_handle(const Table& table, const Table& first, const Windows::Area& area,
                     std::byte* area_at) const;
   [[nodiscard]] Result<std::vector<Statement>> meet(Statement statement, const Result<void>& done = {}) {

@@ -55,7 +55,7 @@ class Table {
   [[nodiscard]] TeamFault* fault() const { return reinterpret_cast<TeamFault*>(pages_.data() + fault_at_); }
   // Makes all ranks unreachable, and their queues and rings unknown.
   void forget_peers() const;
-  // The handle that kernels' code out of line reads.
+  // Returns the handle in memory, which kernels' code out of line reads.
   [[nodiscard]] TeamHandle* copy() const { return reinterpret_cast<TeamHandle*>(fault() + 1); }
 
  private:

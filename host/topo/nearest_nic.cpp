@@ -22,7 +22,7 @@ std::optional<PathClass> distance(const Topology& topology, const Place& place, 
   return near ? PathClass::kNode : PathClass::kSys;
 }
 
-// "0-3,8" for 0, 1, 2, 3, 8.
+// Returns numbers as text in ranges: "0-3,8" for 0, 1, 2, 3, 8.
 std::string ranges_text(const std::vector<int>& numbers) {
   std::string text;
   for (auto first = numbers.begin(); first != numbers.end();) {

@@ -26,7 +26,8 @@ namespace {
 
 std::size_t granularity() { return static_cast<std::size_t>(setting("GDX_FAKE_CUDA_GRANULARITY", 2 << 20)); }
 
-// Behind the bytes of its file, for whoever imports it.
+// Facts of an allocation that follow its bytes in its file, so that a process that imports the file knows
+// them.
 struct Label {
   std::uint64_t magic;
   std::uint64_t bytes;
@@ -81,7 +82,7 @@ CUresult context_refusal() {
   return result == CUDA_ERROR_INVALID_VALUE ? CUDA_SUCCESS : result;
 }
 
-// The entry of `ranges` that holds `at`.
+// Returns the entry of `ranges` that holds `at`.
 template <typename Ranges, typename Bytes>
 auto holding(Ranges& ranges, CUdeviceptr at, Bytes bytes_of) {
   auto next = ranges.upper_bound(at);

@@ -42,7 +42,7 @@ std::optional<Rate> rate_below_ceiling(const WorldConfig& world, Mode mode, std:
   return rate;
 }
 
-// A batch is rung plainly.
+// Returns the kind of doorbell that rings. A batch is rung by a plain one.
 DoorbellKind kind_rung(const WorldConfig& world) {
   return world.batch == 1 ? world.doorbell : DoorbellKind::kPlain;
 }

@@ -25,7 +25,7 @@ class World {
   // Puts `message_bytes` so many times, through so many endpoints; step() lets it happen. Once.
   void begin(std::uint64_t message_bytes, std::uint64_t messages, std::uint32_t lanes, const Events& events);
 
-  // False when all is complete.
+  // Executes the next event. Returns false once all is complete.
   bool step() { return events_.step(); }
 
   [[nodiscard]] TimePs now() const { return events_.now(); }

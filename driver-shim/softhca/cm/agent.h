@@ -42,9 +42,9 @@ class Agent {
   // Stops the listener. Releasing their connections rejects requests without an answer.
   void stop_listening(std::uint64_t service_id);
 
-  // A new connection id for an active side, in kIdle.
+  // Makes a connection id for an active side, in kIdle.
   Connection& make(const wire::Address& remote);
-  // Null: no such id, or its user has released it.
+  // Returns the connection; null if there is no such id, or its user has released it.
   [[nodiscard]] Connection* find(std::uint32_t id);
   // The user has read the request that made `id`: it no longer counts against the backlog.
   void note_read(std::uint32_t id);

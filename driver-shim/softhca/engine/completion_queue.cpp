@@ -14,7 +14,7 @@ namespace gdx::softhca {
 namespace {
 
 constexpr std::uint32_t kIndexMask = 0xffffff;
-// the sequence number has two bits, so no client writes this
+// Value of a record that no client has written, because a client's sequence number has two bits.
 constexpr std::uint32_t kNeverArmed = 0xffffffff;
 
 // Indices have 24 bits and wrap.

@@ -111,7 +111,7 @@ class OwnerScheduler {
     owner.queues.add(queue);
     owners_in_turn_.add(owner);
   }
-  // For a queue that ends.
+  // Removes a queue, because it ends.
   void remove(Queue& queue) {
     const auto found = owners_.find(queue.owner());
     if (found == owners_.end()) return;

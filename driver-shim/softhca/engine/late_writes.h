@@ -37,7 +37,7 @@ class LateWrites {
     std::uint64_t address;
     std::vector<std::byte> payload;
   };
-  // A key that UMR has taken back takes its write with it.
+  // Lands the writes, except those whose key UMR has taken back meanwhile.
   static void land(const std::vector<Write>& writes) {
     for (const Write& write : writes)
       static_cast<void>(write.memory->store(write.rkey, write.address, write.payload, kRemoteWrite));

@@ -410,7 +410,7 @@ ErrnoOr<int> Device::open_connections(int flags) {
   return fd;
 }
 
-// Without the device lock: a command may wait for an event.
+// Passes a command on without the device lock, because the command may wait for an event.
 Errno Device::write_connections(int fd, std::uint64_t address, std::size_t length_bytes) {
   if (in_child()) return ENODEV;
   // Undone too where the thread is cancelled while it waits.

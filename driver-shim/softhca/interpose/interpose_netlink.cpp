@@ -44,13 +44,13 @@ std::atomic<pid_t> owner_pid{0};
 
 void note_owner() { owner_pid.store(getpid()); }
 
-// `copy` has come of duplicating `fd`.
+// Tracks `copy`, which duplicating `fd` has made, and returns it.
 int duplicate(int fd, int copy) {
   if (copy >= 0 && is_ours(fd) && owner_pid.load() == getpid()) track_file(copy, {FileKind::kNetlink});
   return copy;
 }
 
-// Replies come from port 0, the kernel's.
+// Fills in the address of a reply's sender: port 0, which is the kernel's.
 void name(void* at, socklen_t room_bytes, socklen_t& length_bytes, std::uint32_t port) {
   sockaddr_nl address{};
   address.nl_family = AF_NETLINK;

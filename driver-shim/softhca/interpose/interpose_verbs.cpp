@@ -52,7 +52,7 @@ Function* find_in_libibverbs(const char* name) {
   return reinterpret_cast<Function*>(found);
 }
 
-// gdx2 before gdx10.
+// Returns whether one device comes before another, by number: gdx2 before gdx10.
 bool comes_before(const ibv_device* left, const ibv_device* right) {
   const std::string_view a(left->name);
   const std::string_view b(right->name);

@@ -17,7 +17,7 @@ inline constexpr std::uint64_t kLongSleepNs = 1'000'000;
 inline constexpr std::uint64_t kDeepSleepNs = 4'000'000;  // sleep after a while without events
 // Sleep after a longer while: each wake-up costs some 40 us.
 inline constexpr std::uint64_t kDeepestSleepNs = 12'000'000;
-// The same where those that ring rouse the thread.
+// Longest sleep of a thread that programs rouse when they ring.
 inline constexpr std::uint64_t kRousableSleepNs = 48'000'000;
 inline constexpr std::uint64_t kLingerNs = 50'000;  // after the last activity, before the first sleep
 // First part of kLingerNs, before the thread yields the processor.

@@ -36,12 +36,11 @@ using command_line::one_of;
 using command_line::real;
 using command_line::whole;
 
-constexpr int kMaxWords = 32;  // most words that one list may have
+constexpr int kMaxWords = 32;  // of one list
 constexpr char kDefaultSizes[] = "8:4M:8";
 constexpr char kQuickSizes[] = "8:2M:64";
 constexpr char kAllSizes[] = "1:64M";
-// Bytes of a token in DeepEP's dispatch in FP8, and in its combine in BF16.
-constexpr char kTokenSizes[] = "7168,14336";
+constexpr char kTokenSizes[] = "7168,14336";   // of DeepEP's dispatch in FP8, and its combine in BF16
 constexpr std::uint64_t kTokens = 128 * 8;     // that a rank sends: 128 to 8 experts each
 constexpr std::uint32_t kDefaultPort = 18515;  // perftest's
 constexpr std::uint32_t kMostPort = 65535;

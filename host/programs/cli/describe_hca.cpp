@@ -47,7 +47,7 @@ std::string mapping_of(const void* address, std::size_t bytes) {
                      *pages == PageKind::kDevice ? "device" : "ordinary");
 }
 
-// The register that the next endpoint would get.
+// Describes the doorbell register that the next endpoint would get.
 Json describe_doorbell(const Hca& hca) {
   const auto options = resolve_endpoint_options({}, hca.is_software(), hca.link_layer());
   if (!options) return {{"kind", "none"}, {"mapping", options.error().message}};
@@ -124,7 +124,7 @@ double rate_gbps(const ibv_port_attr& port) {
   return value_of(kLanes, port.active_width) * value_of(kSpeeds, port.active_speed);
 }
 
-// The entries in use of the port's P_Key table.
+// Returns the entries of the port's P_Key table that are in use.
 Json pkeys_of(const Hca& hca, std::uint16_t entries) {
   Json pkeys = Json::array();
   for (int index = 0; index < entries; ++index) {
@@ -157,7 +157,7 @@ void add_place(const Hca& hca, Json& described) {
   described["numa_node"] = nic == nics.end() || nic->numa_node < 0 ? Json(nullptr) : Json(nic->numa_node);
 }
 
-// An endpoint that may hold all slots of pools by default.
+// Returns the shape of an endpoint that may hold all slots that pools have by default.
 QueueShape default_shape(const Hca& hca, bool blueflame) {
   QueueShape shape{.blueflame = blueflame};
   const StagingOptions on_nic;
@@ -186,7 +186,7 @@ void add_auto_modes(const Hca& hca, const ModeOptions& options, const QueueShape
   described["auto_why"] = choice ? choice->why : choice.error().message;
 }
 
-// A GPU, and how this HCA would serve it.
+// Describes a GPU, and how this HCA would serve it.
 Json describe_gpu(const Hca& hca, const QueueShape& shape, int ordinal) {
   const auto gpu = Gpu::open(ordinal);
   if (!gpu) return {{"ordinal", ordinal}, {"reason", gpu.error().message}};
@@ -215,7 +215,7 @@ Json describe_gpu(const Hca& hca, const QueueShape& shape, int ordinal) {
   return described;
 }
 
-// The GPUs, or why there are none.
+// Describes the GPUs, or says why there are none.
 Json describe_gpus(const Hca& hca, const QueueShape& shape) {
   const auto count = Gpu::count();
   if (!count) return {{"none", count.error().message}};

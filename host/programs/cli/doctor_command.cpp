@@ -30,7 +30,7 @@ constexpr int kExitUntold = 5;       // the verdict is not to be had from what w
 constexpr std::size_t kIndent = 27;  // column at which a finding's text begins
 constexpr std::array kVerdicts = {Verdict::kFail, Verdict::kWarn, Verdict::kUnknown, Verdict::kOk};
 
-// One line where that holds the evidence too.
+// Prints a finding, in one line if that has room for the evidence, too.
 void print_finding(const Diagnosis& one) {
   const doctor::Finding& finding = one.finding;
   const std::string head = fmt::format("  {:7} {}", doctor::name(finding.verdict), one.check->name);

@@ -82,7 +82,7 @@ class LabelledOutput::Reader {
 // Returns whether the target took them.
 bool LabelledOutput::Reader::write_lines(Stream& stream, bool all) {
   if (write_all(stream.target, take_lines(stream, all))) return true;
-  // A full stderr ends no rank, as it ends no other program.
+  // Does not end a rank for a full stderr, because that ends no other program either.
   if (stream.target == STDERR_FILENO) return errno != EPIPE;
   lost_errno = errno;
   return false;

@@ -97,7 +97,7 @@ std::multimap<pid_t, Process> all_processes() {
   return children;
 }
 
-// kAny: at least one if there is any; otherwise all.
+// Finds descendants: with kAny at least one if there is any, otherwise all.
 std::vector<Process> find_descendants(const std::vector<Process>& spared, Wanted wanted) {
   std::vector<Process> found;
   const auto is_spared = [&](const Process& process) {

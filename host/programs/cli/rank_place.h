@@ -1,4 +1,4 @@
-// Places of ranks on a machine with hardware.
+// Chooses the place of each rank, its GPU and its NIC, on a machine with hardware.
 #pragma once
 
 #include <sched.h>

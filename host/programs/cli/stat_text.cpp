@@ -11,7 +11,7 @@ using Json = nlohmann::ordered_json;
 
 std::uint64_t count_of(const Json& json, const char* name) { return json.value(name, std::uint64_t{0}); }
 
-// Rates since `before`, which is of the same shape or null.
+// Returns text with rates since an earlier picture, which has the same shape or is null.
 std::string hca_text(const Json& hca, const Json& user_before, double seconds) {
   const auto counter = [&](const Json& of, const char* name) { return count_of(of["counters"], name); };
   std::string rate;

@@ -27,9 +27,9 @@ struct Trace {
 // Errors: kSystem for an answer that gdxd does not give; those of parse_flight.
 [[nodiscard]] Result<Trace> parse_trace(const std::string& answer);
 
-// Text for readers.
+// Returns the trace as text for people.
 [[nodiscard]] std::string trace_text(const Trace& trace);
-// A line about the endpoints that are left out; empty: none.
+// Returns a line about the endpoints that are left out; empty: none.
 [[nodiscard]] std::string left_out_text(const Trace& trace);
 
 // Trace in the Trace Event Format, which ui.perfetto.dev opens: a process for each client; for each endpoint
