@@ -11,7 +11,7 @@ constexpr std::uint64_t kLongestIntervalNs = 200'000'000;
 // flight, or sent before it reached the marker.
 constexpr std::uint32_t kIgnoredMarkers = 6;
 constexpr std::uint64_t kMarkersPerWindow = 4;
-// Part of the socket that a sender gets first. Who sends little keeps that, and leaves the rest to others.
+// Part of the capacity that a sender gets first. Who sends little keeps that, and leaves the rest to others.
 constexpr std::uint64_t kFirstPart = 32;
 
 }  // namespace

@@ -113,8 +113,9 @@ class SendWindow {
 };
 
 // The receiver's side: divides the socket's capacity among the peers that send now. Promised and untaken
-// units never exceed that capacity, whatever peers arrive, leave or die. A peer that sends gets an equal
-// part. A later one gets the parts that others release as they send, or as their leases end.
+// units never exceed that capacity, whatever peers arrive, leave or die. A peer that sends gets a small part
+// first, and twice as much with each marker of a window that it uses up, until its part is equal to the
+// others'. A later one gets the parts that others release as they send, or as their leases end.
 class ReceiveShares {
  public:
   using Key = std::array<std::uint8_t, 16>;
