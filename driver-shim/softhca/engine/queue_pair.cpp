@@ -1,18 +1,14 @@
 #include "driver-shim/softhca/engine/queue_pair.h"
 
 #include <algorithm>
+#include <array>
 #include <cassert>
-#include <cstring>
 #include <limits>
-#include <utility>
 
 #include "base/counters.h"
 #include "base/log.h"
 #include "driver-shim/softhca/engine/planted_fault.h"
-#include "driver-shim/softhca/engine/qp_state.h"
-#include "driver-shim/softhca/transport/request_opcodes.h"
 #include "driver-shim/softhca/wire/addressing.h"
-#include "proto/mlx5/doorbell.h"
 #include "proto/roce/ip_header.h"
 
 namespace gdx::softhca {
