@@ -55,12 +55,6 @@ GDX_DEVICE std::uint64_t alike_of(CollectiveKind kind, std::size_t count, std::u
   return (count * 0xd6e8feb86659fd93u ^ call) + (std::uint64_t{root} << 32);
 }
 
-// Mixes into the lane's words what all ranks must give alike. `number`: of the newest call.
-GDX_DEVICE void mix_alike(TeamAreaWords& words, std::uint64_t alike, std::uint64_t number) {
-  const std::uint64_t mixed = (exec::split(words.alike).low ^ alike) * 0x9e3779b97f4a7c15u;
-  exec::publish(&words.alike, exec::join(exec::split(mixed).high, exec::split(number).low));
-}
-
 GDX_DEVICE Status take_call(const TeamHandle& team, std::uint64_t alike, std::uint64_t* number) {
   TeamAreaWords& words = area_words(team);
   const std::uint64_t failure = exec::load_acquire(&words.failure);
@@ -68,7 +62,9 @@ GDX_DEVICE Status take_call(const TeamHandle& team, std::uint64_t alike, std::ui
   if (exec::compare_swap_in_system(&words.busy, 0, 1) != 0) return Status::kBusy;
   *number = exec::load_acquire(&words.calls) + 1;
   exec::publish(&words.calls, *number);
-  mix_alike(words, alike, *number);
+  const std::uint64_t given = alike ^ words.through;
+  const std::uint64_t mixed = (exec::split(words.alike).low ^ given) * 0x9e3779b97f4a7c15u;
+  exec::publish(&words.alike, exec::join(exec::split(mixed).high, exec::split(*number).low));
   return Status::kOk;
 }
 

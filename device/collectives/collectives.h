@@ -17,9 +17,10 @@
 //  gdx_wait's
 //    statuses. Later calls on that lane return that status, because ranks no longer agree on how far they
 //    are.
-//  - Counts, roots, types and reductions are equal at all ranks. A kernel does not compare
-//  them: where they differ, results are wrong at kOk, or a rank times out. Team::barrier and close on the
-//  host then fail, on lanes 0 to 7 of a heap in host memory.
+//  - Counts, roots, types and reductions are equal at all ranks. An all-reduce is in place at all ranks or at
+//  none, and so is a call made through a piece of the heap. A kernel does not compare them: where they
+//  differ, results are wrong at kOk, or a rank times out. Team::barrier and close on the host then fail, on
+//  lanes 0 to 7 of a heap in host memory.
 // Source: docs/collectives.md.
 #pragma once
 
@@ -249,7 +250,7 @@ GDX_DEVICE Status gdx_reduce_scatter(const TeamHandle& team, T* to, const T* fro
 // that depends on `count` and the number of ranks alone. A vector of which the scratch holds one for each
 // rank goes from each rank to all; a longer one round a ring, 2 * (size - 1) / size of its bytes from each
 // rank. T: integers of 1 to 8 B, float, double, __half, __nv_bfloat16, in whose own precision they are
-// reduced. Errors: the rules'.
+// reduced. Errors: the rules'; kInvalidLength beyond half a million chunks of the ring.
 template <Reduce R, Scope S = Scope::kThread, Placement P = Placement::kHost, Mode M = Mode::kAuto,
           typename T>
 GDX_DEVICE Status gdx_all_reduce(const TeamHandle& team, T* to, const T* from, std::size_t count) {

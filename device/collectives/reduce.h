@@ -100,7 +100,7 @@ GDX_DEVICE Status reduce_in_chunks(const TeamHandle& team, const CollectiveCall&
   const std::size_t slot_bytes = team.scratch_bytes / team.size / 16 * 16;
   const std::size_t most = slot_bytes / sizeof(T);
   if (most == 0 || count / most + 1 >= 1u << kStepBits)
-    return record_fault(team.copy, Status::kInvalidLength, team.rank, to, count * sizeof(T));
+    return record_fault(team.copy, Status::kInvalidLength, team.rank, to, 0);
   Status status = Status::kOk;
   std::uint64_t piece = 0;
   for (std::size_t at = 0; at < count && status == Status::kOk; at += most, ++piece) {
@@ -114,8 +114,9 @@ GDX_DEVICE Status reduce_in_chunks(const TeamHandle& team, const CollectiveCall&
 
 // Two ways round the ring, as one stream of chunks: on the first, parts come from the left, are reduced, and
 // go on to the right; on the second, results are handed on. A rank sends some chunks ahead of those that it
-// receives, so that neighbours need not run at the same time. After step s of the first way it has part s + 1
-// of those that size() ranks have reduced together.
+// receives, so that neighbours need not run at the same time. In step s of the first way it receives part
+// rank - s - 1, which then holds what s + 2 ranks have: after the last step it has the result of part rank
+// + 1.
 template <Reduce R, Mode M, Scope S, Placement P, typename T>
 class ReducingRing {
  public:
@@ -226,7 +227,7 @@ GDX_DEVICE Status all_reduce_round_a_ring(const TeamHandle& team, const Collecti
                                           const T* from, std::size_t count) {
   ReducingRing<R, M, S, P, T> ring(team, call, to, from, count);
   if (ring.is_countable()) return ring.run();
-  return record_fault(team.copy, Status::kInvalidLength, team.rank, to, count * sizeof(T));
+  return record_fault(team.copy, Status::kInvalidLength, team.rank, to, 0);
 }
 
 }  // namespace gdx::device::impl

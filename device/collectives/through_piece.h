@@ -12,8 +12,9 @@
 //    one round, of 2 for each rank an all-to-all, of one more than ranks the others.
 //  - `to` and `from` may be anywhere that the kernel reaches, in the heap too. A rank that gives or gets
 //    nothing, because it is not the root, may pass null.
-//  - No other call uses the piece meanwhile. All ranks make this form of a call, or all the other one: where
-//    they differ, the host's next barrier() or close() fails, or the call ends by its timeout.
+//  - No other call uses the piece meanwhile, or the lane, because one that comes between two rounds is not
+//    refused. All ranks make this form of a call, or all the other one: where they differ, the host's next
+//    barrier() or close() fails, or the call ends by its timeout.
 //  - "Errors: the rules'" has kInvalidLength for a piece that holds no element of each vector, too.
 // Source: docs/collectives.md, "Memory outside the heap".
 #pragma once
@@ -58,46 +59,50 @@ constexpr std::size_t elements_of(CollectiveKind kind, std::uint32_t ranks, std:
   return vectors == 0 || piece_bytes < words ? 0 : (piece_bytes - words) / element_bytes / vectors;
 }
 
-GDX_DEVICE Status refuse_piece(const TeamHandle& team, const HeapPiece& piece) {
-  return record_fault(team.copy, Status::kInvalidLength, team.rank, piece.data, piece.bytes);
+// Refuses a handle of another layout, and a piece that holds no element of each vector. A lane that does not
+// exist is refused by the call itself.
+template <CollectiveKind K, Placement P, typename T>
+GDX_DEVICE Status check_piece(const TeamHandle& team, const HeapPiece& piece) {
+  if (team.layout != team_layout(P)) return layout_status(team.layout);
+  if (team.size == 0 || elements_of(K, team.size, piece.bytes, sizeof(T)) != 0) return Status::kOk;
+  return record_fault(team.copy, Status::kInvalidLength, team.rank, piece.data, 0);
 }
 
-// Mixes into what a lane's ranks must give alike that calls went through a piece.
+// Says whether calls of the lane go through a piece. It is mixed into what all ranks must give alike.
 template <Scope S>
-GDX_DEVICE void mix_piece(const TeamHandle& team) {
-  if (exec::thread_rank<S>() != 0) return;
-  TeamAreaWords& words = area_words(team);
-  mix_alike(words, 0x80, exec::load_acquire(&words.calls));
+GDX_DEVICE void mark_through(const TeamHandle& team, bool through) {
+  if (exec::thread_rank<S>() == 0 && team.size != 0) area_words(team).through = through ? 0x80 : 0;
 }
 
 // Makes `call(to, from, count)` in rounds. One round without elements is made for a call without any, because
 // ranks whose memory is inside make a call.
-template <CollectiveKind K, Scope S, typename T, typename Call>
+template <CollectiveKind K, Scope S, Placement P, typename T, typename Call>
 GDX_DEVICE Status go_through(const TeamHandle& team, const HeapPiece& piece, T* to, const T* from,
                              std::size_t count, std::uint32_t root, const Call& call) {
+  if (const Status bad = check_piece<K, P, T>(team, piece); bad != Status::kOk) return bad;
   const std::uint32_t in = vectors_in(K, team.size);
   const std::uint32_t out = vectors_out(K, team.size);
   const std::size_t most = elements_of(K, team.size, piece.bytes, sizeof(T));
-  if (most == 0 && team.size != 0) return refuse_piece(team, piece);
   const bool gives = team.rank == root || (K != CollectiveKind::kBroadcast && K != CollectiveKind::kScatter);
   const bool takes = team.rank == root || (K != CollectiveKind::kGather && K != CollectiveKind::kReduce);
   T* const inside = reinterpret_cast<T*>(piece.data);
   std::size_t at = 0;
+  Status status = Status::kOk;
+  mark_through<S>(team, true);
   do {
     const std::size_t round = count - at < most ? count - at : most;
     T* const result = inside + in * round;
     for (std::uint32_t i = 0; gives && i < in; ++i)
       copy_own<S>(inside + i * round, from + i * count + at, round);
     exec::sync<S>();
-    const Status status = call(result, static_cast<const T*>(inside), round);
-    if (status != Status::kOk) return status;
-    for (std::uint32_t i = 0; takes && i < out; ++i)
+    status = call(result, static_cast<const T*>(inside), round);
+    for (std::uint32_t i = 0; status == Status::kOk && takes && i < out; ++i)
       copy_own<S>(to + i * count + at, result + i * round, round);
     exec::sync<S>();
     at += most;
-  } while (at < count);
-  mix_piece<S>(team);
-  return Status::kOk;
+  } while (status == Status::kOk && at < count);
+  mark_through<S>(team, false);
+  return status;
 }
 
 // Words of an all-to-all with lengths through a piece, by rank. A slot of each rank in either half of the
@@ -138,7 +143,7 @@ GDX_DEVICE Status agree_on_lengths(const TeamHandle& team, const PieceLengths& l
 template <Scope S = Scope::kThread, Placement P = Placement::kHost, Mode M = Mode::kAuto, typename T>
 GDX_DEVICE Status gdx_broadcast(const TeamHandle& team, const HeapPiece& piece, T* to, const T* from,
                                 std::size_t count, std::uint32_t root) {
-  return device::impl::go_through<device::impl::CollectiveKind::kBroadcast, S>(
+  return device::impl::go_through<device::impl::CollectiveKind::kBroadcast, S, P>(
       team, piece, to, from, count, root, [&](T* result, const T* inside, std::size_t n) {
         return gdx_broadcast<S, P, M>(team, result, inside, n, root);
       });
@@ -148,7 +153,7 @@ GDX_DEVICE Status gdx_broadcast(const TeamHandle& team, const HeapPiece& piece, 
 template <Scope S = Scope::kThread, Placement P = Placement::kHost, Mode M = Mode::kAuto, typename T>
 GDX_DEVICE Status gdx_all_gather(const TeamHandle& team, const HeapPiece& piece, T* to, const T* from,
                                  std::size_t count) {
-  return device::impl::go_through<device::impl::CollectiveKind::kAllGather, S>(
+  return device::impl::go_through<device::impl::CollectiveKind::kAllGather, S, P>(
       team, piece, to, from, count, 0, [&](T* result, const T* inside, std::size_t n) {
         return gdx_all_gather<S, P, M>(team, result, inside, n);
       });
@@ -158,7 +163,7 @@ GDX_DEVICE Status gdx_all_gather(const TeamHandle& team, const HeapPiece& piece,
 template <Scope S = Scope::kThread, Placement P = Placement::kHost, Mode M = Mode::kAuto, typename T>
 GDX_DEVICE Status gdx_gather(const TeamHandle& team, const HeapPiece& piece, T* to, const T* from,
                              std::size_t count, std::uint32_t root) {
-  return device::impl::go_through<device::impl::CollectiveKind::kGather, S>(
+  return device::impl::go_through<device::impl::CollectiveKind::kGather, S, P>(
       team, piece, to, from, count, root, [&](T* result, const T* inside, std::size_t n) {
         return gdx_gather<S, P, M>(team, result, inside, n, root);
       });
@@ -168,7 +173,7 @@ GDX_DEVICE Status gdx_gather(const TeamHandle& team, const HeapPiece& piece, T* 
 template <Scope S = Scope::kThread, Placement P = Placement::kHost, Mode M = Mode::kAuto, typename T>
 GDX_DEVICE Status gdx_scatter(const TeamHandle& team, const HeapPiece& piece, T* to, const T* from,
                               std::size_t count, std::uint32_t root) {
-  return device::impl::go_through<device::impl::CollectiveKind::kScatter, S>(
+  return device::impl::go_through<device::impl::CollectiveKind::kScatter, S, P>(
       team, piece, to, from, count, root, [&](T* result, const T* inside, std::size_t n) {
         return gdx_scatter<S, P, M>(team, result, inside, n, root);
       });
@@ -178,7 +183,7 @@ GDX_DEVICE Status gdx_scatter(const TeamHandle& team, const HeapPiece& piece, T*
 template <Scope S = Scope::kThread, Placement P = Placement::kHost, Mode M = Mode::kAuto, typename T>
 GDX_DEVICE Status gdx_all_to_all(const TeamHandle& team, const HeapPiece& piece, T* to, const T* from,
                                  std::size_t count) {
-  return device::impl::go_through<device::impl::CollectiveKind::kAllToAll, S>(
+  return device::impl::go_through<device::impl::CollectiveKind::kAllToAll, S, P>(
       team, piece, to, from, count, 0, [&](T* result, const T* inside, std::size_t n) {
         return gdx_all_to_all<S, P, M>(team, result, inside, n);
       });
@@ -191,13 +196,15 @@ GDX_DEVICE Status gdx_all_to_all_v(const TeamHandle& team, const HeapPiece& piec
                                    const std::size_t* to_at, const T* from, const std::size_t* from_at,
                                    const std::size_t* counts) {
   using namespace device::impl;
+  if (const Status bad = check_piece<CollectiveKind::kAllToAllV, P, T>(team, piece); bad != Status::kOk)
+    return bad;
   const std::uint32_t size = team.size;
   const std::size_t slot = elements_of(CollectiveKind::kAllToAllV, size, piece.bytes, sizeof(T));
-  if (slot == 0 && size != 0) return refuse_piece(team, piece);
   auto* const words = reinterpret_cast<std::size_t*>(piece.data);
   const PieceLengths lengths{words, words + size, words + 2 * size, words + 3 * size};
   T* const inside = reinterpret_cast<T*>(piece.data + length_bytes(size));
   T* const result = inside + size * slot;
+  mark_through<S>(team, true);
   Status status = agree_on_lengths<S, P>(team, lengths, counts, slot);
   for (std::size_t at = 0; status == Status::kOk && at < *lengths.most; at += slot) {
     for (std::uint32_t rank = 0; rank < size; ++rank) {
@@ -212,7 +219,7 @@ GDX_DEVICE Status gdx_all_to_all_v(const TeamHandle& team, const HeapPiece& piec
       copy_own<S>(to + to_at[rank] + at, result + rank * slot, rest_of(lengths.come[rank], at, slot));
     exec::sync<S>();
   }
-  if (status == Status::kOk) mix_piece<S>(team);
+  mark_through<S>(team, false);
   return status;
 }
 
@@ -221,7 +228,7 @@ template <Reduce R, Scope S = Scope::kThread, Placement P = Placement::kHost, Mo
           typename T>
 GDX_DEVICE Status gdx_reduce(const TeamHandle& team, const HeapPiece& piece, T* to, const T* from,
                              std::size_t count, std::uint32_t root) {
-  return device::impl::go_through<device::impl::CollectiveKind::kReduce, S>(
+  return device::impl::go_through<device::impl::CollectiveKind::kReduce, S, P>(
       team, piece, to, from, count, root, [&](T* result, const T* inside, std::size_t n) {
         return gdx_reduce<R, S, P, M>(team, result, inside, n, root);
       });
@@ -232,7 +239,7 @@ template <Reduce R, Scope S = Scope::kThread, Placement P = Placement::kHost, Mo
           typename T>
 GDX_DEVICE Status gdx_reduce_scatter(const TeamHandle& team, const HeapPiece& piece, T* to, const T* from,
                                      std::size_t count) {
-  return device::impl::go_through<device::impl::CollectiveKind::kReduceScatter, S>(
+  return device::impl::go_through<device::impl::CollectiveKind::kReduceScatter, S, P>(
       team, piece, to, from, count, 0, [&](T* result, const T* inside, std::size_t n) {
         return gdx_reduce_scatter<R, S, P, M>(team, result, inside, n);
       });
@@ -243,7 +250,7 @@ template <Reduce R, Scope S = Scope::kThread, Placement P = Placement::kHost, Mo
           typename T>
 GDX_DEVICE Status gdx_all_reduce(const TeamHandle& team, const HeapPiece& piece, T* to, const T* from,
                                  std::size_t count) {
-  return device::impl::go_through<device::impl::CollectiveKind::kAllReduce, S>(
+  return device::impl::go_through<device::impl::CollectiveKind::kAllReduce, S, P>(
       team, piece, to, from, count, 0, [&](T* result, const T* inside, std::size_t n) {
         return gdx_all_reduce<R, S, P, M>(team, result, inside, n);
       });

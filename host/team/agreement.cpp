@@ -44,11 +44,13 @@ Result<void> check_kernel_calls(const Statement& first, const Statement& other, 
     const std::uint64_t ours = first.kernel_calls[lane];
     const std::uint64_t theirs = other.kernel_calls[lane];
     if (ours == theirs || ours >> 32 != theirs >> 32) continue;
-    return fail(Status::kInvalidArgument,
-                fmt::format("of the first {} collective calls of kernels on lane {} one got other arguments "
-                            "at rank {} than at "
-                            "rank 0: give each the same count, type, root and reduction at all ranks",
-                            ours >> 32, lane, rank));
+    return fail(
+        Status::kInvalidArgument,
+        fmt::format("of the first {} collective calls of kernels on lane {} one got other arguments "
+                    "at rank {} than at "
+                    "rank 0: give each the same count, type, root and reduction at all ranks, and make "
+                    "an all-reduce in place, or a call through a piece of the heap, at all or at none",
+                    ours >> 32, lane, rank));
   }
   return {};
 }

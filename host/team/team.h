@@ -125,7 +125,8 @@ class Team {
   // or host thread that starts afterwards reads, at any rank, what kernels that had ended before their rank's
   // call put there. Takes TeamOptions::timeout_ns at most. After abort() nothing is waited for but the ranks.
   // Collective. Errors: those of agreement; kInvalidArgument where kernels of a rank gave a collective call
-  // another count, type, root or reduction; the failure of a connection, naming both ranks.
+  // another count, type, root or reduction, or made an all-reduce in place, or a call through a piece of the
+  // heap, where others did not; the failure of a connection, naming both ranks.
   [[nodiscard]] Result<void> barrier();
   // Returns the team of `ranks`, numbered in their order, this rank among them. It allocates from this team's
   // heap, and shares its endpoints, pools and windows; an area of a 64th of the heap at most, and of 128 KiB

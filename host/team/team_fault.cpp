@@ -37,9 +37,15 @@ bool is_of_collective(const TeamFault& fault, const TeamHandle& team) {
   return offset < std::uint64_t{team.area_bytes} * team.lanes;
 }
 
-// Returns the reason for which a length was refused. Below a message's bound it is an inline put's.
+// Returns the reason for which a length was refused. Below a message's bound it is an inline put's; of no
+// bytes it is a collective call's.
 std::string length_reason_of(const TeamFault& fault) {
-  if (fault.bytes == 0) return fault.rank == kAnyTeamRank ? ": of no signals" : ": of too many elements";
+  if (fault.bytes == 0) {
+    return fault.rank == kAnyTeamRank
+               ? ": of no signals"
+               : ": more elements than the lane's scratch takes, or a piece of the heap "
+                 "that is too small: use fewer elements, or a larger piece";
+  }
   if (fault.bytes > mlx5::kMaxMessageBytes) return fmt::format(": use 1 to {} bytes", mlx5::kMaxMessageBytes);
   return ": too long to go inline: use another mode";
 }

@@ -7,7 +7,7 @@
 
 namespace gdx {
 
-// Each word is of 8 B. `calls`, `failure` and `busy` are this rank's own; peers signal the others.
+// Each word is of 8 B. Peers signal `arrived`, and the words of each rank; the others are this rank's own.
 struct TeamAreaWords {
   std::uint64_t calls;    // collective calls begun on the lane
   std::uint64_t failure;  // status with which a call failed, after which ranks no longer agree on `calls`
@@ -15,7 +15,8 @@ struct TeamAreaWords {
   // Calls begun, modulo 2^32, in the high half; in the low one a mix of what all ranks must give alike to
   // each of them. The host compares ranks whose high halves are equal.
   std::uint64_t alike;
-  std::uint64_t reserved[12];
+  std::uint64_t through;  // nonzero, and mixed into `alike`, while calls go through a piece of the heap
+  std::uint64_t reserved[11];
   std::uint64_t arrived[16];  // by round of a barrier
 };
 

@@ -110,8 +110,9 @@ TEST_P(OnStream, memory_outside_the_heap_goes_through_a_piece_of_it) {
   EXPECT_EQ(std::count(piece, piece + 4000, 3u), 4000);
   std::uint64_t outside = 0;
   on.send_through(piece, 2 * sizeof *piece);
-  expect_ok(
-      {gdx_all_reduce<Reduce::kMax>(on, rank == 0 ? inside : &outside, rank == 0 ? inside : &outside, 0)});
+  // Not in place at rank 0, as in a piece, so that the piece alone differs.
+  expect_ok({gdx_all_reduce<Reduce::kMax>(on, rank == 0 ? inside : &outside,
+                                          rank == 0 ? inside + 1 : &outside, 0)});
   ASSERT_EQ(on.synchronize(), Status::kOk) << "rank 0 alone has its memory inside";
   const auto met = team_.barrier();
   EXPECT_EQ(met ? Status::kOk : met.error().status, size == 1 ? Status::kOk : Status::kInvalidArgument);

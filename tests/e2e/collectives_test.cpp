@@ -267,6 +267,7 @@ TEST_P(Collectives, kernel_passes_memory_outside_the_heap_through_a_piece_of_it)
         gdx_all_reduce<Reduce::kSum, Scope::kBlock>(team, piece, sum.data(), x.data(), kCount);
     return status == Status::kInvalidLength ? Status::kOk : Status::kSystem;
   });
+  EXPECT_THAT(team_.describe_fault(), ::testing::HasSubstr("or a larger piece"));
   ASSERT_TRUE(team_.barrier());
   std::vector<Status> ends;
   const auto kernel = [&](const TeamHandle& team) {
@@ -452,6 +453,21 @@ TEST_P(Collectives, arguments_that_differ_fail_the_next_barrier_of_the_host_at_e
   auto* const brains = allocate<__nv_bfloat16>(64);
   in_kernel<Scope::kThread>([&](const TeamHandle& team) { return gdx_all_gather(team, to, from, 64); });
   ASSERT_TRUE(team_.barrier());
+  const auto expect_told = [&](const Result<void>& met, int calls, int lane) {
+    ASSERT_EQ(met.has_value(), odd == 0);
+    if (met) return;
+    EXPECT_EQ(met.error().status, Status::kInvalidArgument);
+    EXPECT_EQ(met.error().message,
+              fmt::format(
+                  "of the first {} collective calls of kernels on lane {} one got other arguments at rank "
+                  "{} than at rank 0: give each the same count, type, root and reduction at all ranks, "
+                  "and make an all-reduce in place, or a call through a piece of the heap, at all or at none",
+                  calls, lane, odd));
+  };
+  in_kernel<Scope::kThread>([&](const TeamHandle& team) {
+    return gdx_all_reduce<Reduce::kSum>(team.on_lane(1), is_odd ? from : to, from, 64);
+  });
+  expect_told(team_.barrier(), 1, 1);
   in_kernel<Scope::kThread>([&](const TeamHandle& team) {
     if (GetParam() == Ways::kNic) return gdx_all_gather(team, to, from, is_odd ? 32 : 64);
     if (GetParam() == Ways::kMixed)
@@ -460,15 +476,7 @@ TEST_P(Collectives, arguments_that_differ_fail_the_next_barrier_of_the_host_at_e
     return is_odd ? gdx_all_reduce<Reduce::kMax>(team, to, from, 64)
                   : gdx_all_reduce<Reduce::kSum>(team, to, from, 64);
   });
-  for (const auto& met : {team_.barrier(), team_.close()}) {
-    ASSERT_EQ(met.has_value(), odd == 0);
-    if (met) continue;
-    EXPECT_EQ(met.error().status, Status::kInvalidArgument);
-    EXPECT_EQ(met.error().message,
-              "of the first 2 collective calls of kernels on lane 0 one got other arguments at rank " +
-                  std::to_string(odd) +
-                  " than at rank 0: give each the same count, type, root and reduction at all ranks");
-  }
+  for (const auto& met : {team_.barrier(), team_.close()}) expect_told(met, 2, 0);
 }
 
 }  // namespace collectives_test

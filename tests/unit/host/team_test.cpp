@@ -404,7 +404,9 @@ TEST_F(LoneTeam, refusal_is_told_by_its_reason) {
           {{Status::kInvalidLength, kAnyTeamRank, heap, 0, 0, 0},
            "invalid length: any rank, 0 bytes at heap offset 0x0: of no signals"},
           {{Status::kInvalidLength, 0, heap, 0, 0, 0},
-           "invalid length: rank 0, 0 bytes at heap offset 0x0: of too many elements"},
+           "invalid length: rank 0, 0 bytes at heap offset 0x0: more elements than the lane's scratch takes, "
+           "or a "
+           "piece of the heap that is too small: use fewer elements, or a larger piece"},
           {{Status::kInvalidLength, 0, heap, mlx5::kMaxMessageBytes + 1, 0, 0},
            "invalid length: rank 0, 1073741825 bytes at heap offset 0x0: use 1 to " + most + " bytes"},
           {{Status::kInvalidLength, 0, heap, 4097, 0, 0},
