@@ -1,28 +1,22 @@
 #!/usr/bin/env python3
-"""Usage: bench_browser.py PAGE.html DOCUMENT.json BROWSER [FOLDER]. A reader's look at the page of gdx bench: values read off
-the plot are the document's, arrow keys walk over them, and a narrow screen needs no scrolling sideways. FOLDER: for pictures
-of it, in light and dark."""
+"""Usage: bench_browser.py PAGE.html BROWSER [FOLDER]. A reader's look at the page of gdx bench: no screen needs scrolling
+sideways, and on paper no column is lost. FOLDER: for pictures of it, in light and dark, and a PDF."""
 import base64
 import fcntl
 import json
 import os
 import pathlib
 import select
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
 
-from bench_page import points_of
+from bench_page import Page, numbers
 
 PATIENCE_S = 400  # only ends a hang
-CHOOSE = """(choice) => {
-  for (const [id, value] of Object.entries(choice)) document.getElementById(id).value = value;
-  for (const id of Object.keys(choice)) draw();
-  // By the axes, from the places of the drawn points: what a reader sees, not what was given.
-  return chart.data.datasets.map((set, index) => ({ name: set.label, points: chart.getDatasetMeta(index).data.map((at, i) =>
-    [chart.scales.x.getValueForPixel(at.x), chart.scales.y.getValueForPixel(at.y), set.data[i].x, set.data[i].y]) }));
-}"""
+PAPER_PX = round((297 - 20) / 25.4 * 96)  # A4 landscape, within its margins
 
 
 class Browser:
@@ -90,16 +84,10 @@ class Browser:
             assert time.monotonic() < until, otherwise
             time.sleep(0.05)
 
-    def screen(self, width, height, scheme="light"):
-        self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+    def screen(self, width, height, scheme="light", media="screen"):
+        self.call("Emulation.setEmulatedMedia", media=media, features=[{"name": "prefers-color-scheme", "value": scheme}])
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
-        fits = "typeof chart === 'undefined' || Math.abs(chart.width - chart.canvas.parentNode.clientWidth) <= 1"
-        self.wait(f"innerWidth === {width} && ({fits})", f"the page does not follow a screen of {width} px")
-
-    def press(self, key):
-        for kind in ("rawKeyDown", "keyUp"):
-            self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key,
-                      windowsVirtualKeyCode={"Tab": 9, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40}[key])
+        self.wait(f"innerWidth === {width}", f"the page does not follow a screen of {width} px")
 
     def picture(self, file):
         shown = self.call("Page.captureScreenshot")["data"]
@@ -110,75 +98,52 @@ class Browser:
         self.process.wait()
 
 
-def options(browser, control):
-    return browser.value(f"[...document.getElementById('{control}').options].map((one) => one.value)")
-
-
-def check_plot(browser, document):
-    points = 0
-    for test in options(browser, "test"):
-        for figure in options(browser, "figure"):
-            for model in options(browser, "model"):
-                choice = {"test": test, "figure": figure, "model": model}
-                lines = browser.value(f"({CHOOSE})({json.dumps({**choice, 'axis': 'bytes'})})")
-                drawn = [point for line in lines for point in line["points"]]
-                for seen_x, seen_y, x, y in drawn:
-                    # A pixel is a few thousandths of a logarithmic axis; a linear one begins at 0.
-                    near = all(abs(seen - is_at) <= 0.02 * abs(is_at) + 1e-6 for seen, is_at in ((seen_x, x), (seen_y, y)))
-                    assert near, f"{choice}: at {x} the plot shows {seen_y}, the document has {y}"
-                wanted = {point[:2] for point in points_of(document, choice)}
-                assert {(x, y) for _, _, x, y in drawn} == wanted, f"{choice}: the plot has other points than the document"
-                points += len(drawn)
-    assert points > 0
-    print(f"{points} points were read off the plot as the document has them")
-
-
-def check_keys(browser, document):
-    browser.value(f"({CHOOSE})({json.dumps({'test': options(browser, 'test')[0], 'figure': 'latency_us/median'})})")
-    for _ in range(50):
-        if browser.value("document.activeElement.id") == "chart":
-            break
-        browser.press("Tab")
-    assert browser.value("document.activeElement.id") == "chart", "no key reaches the chart"
-    for key in ("ArrowRight", "ArrowDown", "ArrowRight", "ArrowRight", "ArrowLeft"):
-        browser.press(key)
-    at = browser.value("chart.getActiveElements().map((one) => [one.datasetIndex, one.index])[0]")
-    line, point = browser.value(f"[chart.data.datasets[{at[0]}].label, chart.data.datasets[{at[0]}].data[{at[1]}]]")
-    assert at == [1, 1], at
-    spoken = browser.value("document.getElementById('spoken').textContent")
-    assert spoken.startswith(f"{line}: {point['y']} ["), (spoken, line, point)
-    assert document["rows"][0]["series"] in spoken, spoken
-    print("keys walk over the points: " + spoken)
-
-
-def check_narrow(browser):
-    for width in (360, 800):
-        browser.screen(width, 740)
+def check_screens(browser, folder):
+    for width, scheme in ((1400, "light"), (800, "dark"), (390, "light"), (390, "dark"), (1400, "dark")):
+        browser.screen(width, 900, scheme)
         wide, shown = browser.value("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
         assert wide <= shown, f"a page of {wide} px on a screen of {width}, which shows {shown}"
-        chart = browser.value("chart.width")
-        assert width / 2 < chart <= width, f"a chart of {chart} px on a screen of {width}"
-    print("a screen of 360 px needs no scrolling sideways")
+        chart = browser.value("document.querySelector('svg').getBoundingClientRect().width")
+        assert min(300, width / 4) < chart <= width, f"a chart of {chart} px on a screen of {width}"
+        if folder:
+            height = browser.value("document.documentElement.scrollHeight")
+            browser.screen(width, height, scheme)
+            browser.picture(pathlib.Path(folder, f"{width}-{scheme}.png"))
+    print("no screen needs scrolling sideways")
+
+
+def check_paper(browser, page, folder):
+    browser.screen(PAPER_PX, 700, media="print")
+    lost = browser.value("[...document.querySelectorAll('.wide')].map((one) => [one.scrollWidth, one.clientWidth])"
+                         ".filter(([wide, shown]) => wide > shown)")
+    assert not lost, f"tables wider than their paper: {lost}"
+    pdf = base64.b64decode(browser.call("Page.printToPDF", preferCSSPageSize=True)["data"])
+    file = pathlib.Path(folder, "page.pdf")
+    file.write_bytes(pdf)
+    if not shutil.which("pdftotext"):
+        print("not tried: the text of the PDF; install Debian's poppler-utils")
+        return
+    text = subprocess.run(["pdftotext", "-layout", file, "-"], check=True, capture_output=True, text=True).stdout
+    figures = numbers(" ".join(value for _, value in page.figures))
+    on_page = figures | numbers(" ".join(page.text)) | numbers(" ".join(page.ticks))
+    assert not numbers(text) - on_page, f"numbers of the PDF alone: {numbers(text) - on_page}"
+    assert not figures - numbers(text), f"the PDF lacks {figures - numbers(text)}"
+    print(f"{len(figures)} numbers of the PDF are the page's")
 
 
 def main():
-    page, document_file, program, *folder = sys.argv[1:]
-    document = json.loads(pathlib.Path(document_file).read_text())
+    page_file, program, *folder = sys.argv[1:]
+    page = Page(pathlib.Path(page_file).read_text())
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as home:
         browser = Browser(program, home)
         try:
             browser.attach()
-            browser.screen(1280, 900)
-            browser.open(page)
-            check_plot(browser, document)
-            check_keys(browser, document)
-            for name, width, scheme in (("light", 1280, "light"), ("dark", 1280, "dark"), ("narrow", 360, "dark")):
-                browser.screen(width, 900, scheme)
-                if folder:
-                    browser.picture(pathlib.Path(folder[0], name + ".png"))
-            check_narrow(browser)
+            browser.open(page_file)
+            check_screens(browser, folder[0] if folder else None)
+            check_paper(browser, page, folder[0] if folder else home)
         finally:
             browser.end()
 
 
-main()
+if __name__ == "__main__":
+    main()

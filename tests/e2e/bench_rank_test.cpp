@@ -74,8 +74,8 @@ class BenchRank : public ::testing::Test {
     return plan;
   }
 
-  // `messages` of the reporting rank count, so this rank gives others where it is not that. What a sample has
-  // of the process and of both HCAs is no more than passed meanwhile; its rate is that of its own times.
+  // Figures of a sample, of the process and of both HCAs, are no more than passed meanwhile; its rate is that
+  // of its own times.
   static Sample run_one(Rank& rank, const Case& item) {
     const auto counters_of = [&rank] {
       return must(joined->allgather_value(
@@ -86,7 +86,7 @@ class BenchRank : public ::testing::Test {
     };
     const auto before = counters_of();
     const std::uint64_t cpu_before_ns = process_cpu_ns();
-    Sample sample = must(rank.run(*joined, item, is_first() ? kMessages : 7, false));
+    Sample sample = must(rank.run(*joined, item, kMessages, false));
     EXPECT_LE(sample.cpu_ns.at(joined->rank()), process_cpu_ns() - cpu_before_ns) << key_of(item);
     EXPECT_GT(sample.cpu_ns.at(joined->rank()), 0u) << key_of(item);
     const auto after = counters_of();

@@ -31,6 +31,10 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kConditionsBytes = 4096;
+// Part of the plan's seconds, after which no further case is estimated: where other programs keep the cores
+// busy, it would leave the cases that are known too little time for a figure.
+constexpr double kPartToEstimate = 0.25;
+constexpr std::uint64_t kNoTime = ~std::uint64_t{0};
 constexpr double kPatience = 1.5;  // times the plan's seconds, after which no round begins
 
 struct Options {
@@ -84,9 +88,10 @@ class Rounds {
       const bool late = plan_.messages == 0 && round > 1 && spent_s > kPatience * plan_.seconds;
       const auto ranks_late = GDX_TRY(world_.allgather_value<int>(late, kExchangeTimeoutNs));
       if (ranks_late[kReportingRank] != 0) return verified_;
-      for (const std::size_t index : order_of_round(cases_, peers_.runs(), round)) {
+      for (const std::size_t index : order_of(round)) {
         const bool peer = index >= cases_.size();
         if (peer ? round == 0 : !rank_.can_run(cases_[index])) continue;
+        if (round == 0 && !has_time_ && !same_but_way(cases_[index], cases_[estimated_])) continue;
         if (bar) {
           const std::string text = meter.next(monotonic_ns(), round, plan_.rounds, name_of(index));
           terminal ? bar->show("{}", text) : print_error("{}", text);
@@ -111,36 +116,58 @@ class Rounds {
     return fmt::format("{} of {} B", peer.program, peer.item.bytes);
   }
 
+  // The round that estimates begins with the smallest messages, and so with the cheapest cases of each
+  // benchmark.
+  [[nodiscard]] std::vector<std::size_t> order_of(std::uint32_t round) const {
+    std::vector<std::size_t> order = order_of_round(cases_, peers_.runs(), round);
+    if (round != 0) return order;
+    std::erase_if(order, [&](std::size_t index) { return index >= cases_.size(); });
+    std::ranges::stable_sort(order, {}, [&](std::size_t index) { return cases_[index].bytes; });
+    return order;
+  }
+
   Result<void> drop(std::size_t index, std::uint64_t bad_bytes) {
     verified_ = verified_ && bad_bytes == 0;
     if (!reports_ || bad_bytes == 0) return {};
     return journal_.add({{"dropped", index}, {"bad_bytes", bad_bytes}});
   }
 
-  // The reporting rank knows when to end.
+  // All ranks know how long the first sample is. The reporting one tells the others what follows, because an
+  // exchange takes as long as a sample where other programs keep the cores busy.
   Result<void> estimate(std::size_t index) {
-    while (true) {
-      const std::uint64_t messages = reports_ ? budget_.next(index) : 0;
+    estimated_ = index;
+    std::uint64_t messages = budget_.next(index);
+    while (messages != 0) {
       const std::uint64_t begun_ns = monotonic_ns();
       const auto sample = GDX_TRY(rank_.run(world_, cases_[index], messages, false));
-      if (sample.messages == 0) return {};
       if (reports_) budget_.learn(index, messages, sample, monotonic_ns() - begun_ns);
       GDX_TRY(drop(index, sample.dropped_bad_bytes + sample.bad_bytes));
+      if (plan_.messages != 0) return {};
+      const auto spent_ns = static_cast<double>(monotonic_ns() - begun_ns_);
+      const bool late = spent_ns > kPartToEstimate * plan_.seconds * 1e9;
+      const std::uint64_t mine = late ? kNoTime : reports_ ? budget_.next(index) : 0;
+      const auto next = GDX_TRY(world_.allgather_value(mine, kExchangeTimeoutNs));
+      has_time_ = has_time_ && next[kReportingRank] != kNoTime;
+      messages = has_time_ ? next[kReportingRank] : 0;
     }
+    return {};
   }
 
   Result<void> divide_time() {
-    if (!reports_) return {};
-    budget_.divide(monotonic_ns() - begun_ns_);
-    for (std::size_t i = 0; i < cases_.size(); ++i) {
-      if (rank_.can_run(cases_[i]) && budget_.messages(i) == 0) GDX_TRY(journal_.add({{"no_figure", i}}));
+    if (reports_) budget_.divide(monotonic_ns() - begun_ns_);
+    for (std::size_t i = 0; i < cases_.size(); ++i) messages_[i] = budget_.messages(i);
+    const auto all = GDX_TRY(world_.allgather_values(messages_, kExchangeTimeoutNs));
+    const auto first = all.begin() + static_cast<std::ptrdiff_t>(kReportingRank * cases_.size());
+    messages_.assign(first, first + static_cast<std::ptrdiff_t>(cases_.size()));
+    for (std::size_t i = 0; reports_ && i < cases_.size(); ++i) {
+      if (rank_.can_run(cases_[i]) && messages_[i] == 0) GDX_TRY(journal_.add({{"no_figure", i}}));
     }
     return {};
   }
 
   Result<void> run_case(std::size_t index, std::uint32_t round) {
     const bool die = plan_.kill_rank == static_cast<int>(world_.rank()) && count_++ >= dies_at_;
-    const auto sample = GDX_TRY(rank_.run(world_, cases_[index], budget_.messages(index), die));
+    const auto sample = GDX_TRY(rank_.run(world_, cases_[index], messages_[index], die));
     if (sample.messages == 0) return {};
     GDX_TRY(drop(index, sample.dropped_bad_bytes));
     verified_ = verified_ && sample.bad_bytes == 0;
@@ -163,11 +190,14 @@ class Rounds {
   const std::vector<Case>& cases_;
   const Journal& journal_;
   Budget budget_;
-  const std::size_t count_of_cases_;  // that can run
+  std::vector<std::uint64_t> messages_ = std::vector<std::uint64_t>(cases_.size());  // of a sample, by case
+  const std::size_t count_of_cases_;                                                 // that can run
   const std::size_t dies_at_;
   const bool reports_ = world_.rank() == kReportingRank;
   std::size_t count_ = 0;
   const std::uint64_t begun_ns_ = monotonic_ns();
+  bool has_time_ = true;       // to estimate further cases
+  std::size_t estimated_ = 0;  // the newest case that was estimated
   bool verified_ = true;
 };
 

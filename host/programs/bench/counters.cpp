@@ -28,6 +28,16 @@ Counters read_counters(const Hca& hca) {
   return now;
 }
 
+Counters operator-(Counters after, const Counters& before) {
+  after.cpu_ns -= before.cpu_ns;
+  after.stalls -= before.stalls;
+  after.retransmissions -= before.retransmissions;
+  after.pcie_reads -= before.pcie_reads;
+  after.pcie_record_reads -= before.pcie_record_reads;
+  after.pcie_writes -= before.pcie_writes;
+  return after;
+}
+
 std::uint64_t stalls_of(const QueueState& state) { return state.staging.stalls + state.bounce.stalls; }
 
 }  // namespace gdx::bench

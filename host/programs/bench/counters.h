@@ -20,6 +20,9 @@ struct Counters {
 // Reads those of the HCA.
 [[nodiscard]] Counters read_counters(const Hca& hca);
 
+// Returns what was counted between two readings.
+[[nodiscard]] Counters operator-(Counters after, const Counters& before);
+
 [[nodiscard]] std::uint64_t stalls_of(const QueueState& state);
 
 }  // namespace gdx::bench

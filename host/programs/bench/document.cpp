@@ -339,17 +339,24 @@ Json ratio_json(const Interval& ratio) {
 Json count_verdicts(const Json& ratios) {
   std::size_t count = 0;
   std::size_t differing = 0;
+  std::size_t unknown = 0;
   double by_chance = 0;
   for (const Json& ratio : ratios) {
-    if (ratio.at("differs").is_null()) continue;
+    if (ratio.at("differs").is_null()) {
+      ++unknown;
+      continue;
+    }
     ++count;
     differing += ratio.at("differs").get<bool>() ? 1 : 0;
     by_chance += 1 - ratio.at("level").get<double>();
   }
-  return {{"count", count}, {"differ", differing}, {"by_chance", rounded(by_chance)}};
+  return {{"count", count},
+          {"differ", differing},
+          {"by_chance", rounded(by_chance)},
+          {"without_verdict", unknown}};
 }
 
-// Returns " blueflame", " host queues", both or nothing. Models have neither.
+// Returns " blueflame", " host queues", both or nothing.
 std::string variant_of(const Json& row) {
   const std::string standard(kDefault);
   const std::string doorbell = row.value("doorbell", standard);
@@ -361,12 +368,15 @@ std::string variant_of(const Json& row) {
 std::string key_of_row(const Json& row) {
   const auto direction = row.at("direction").get<std::string>();
   const auto ranks = row.at("ranks").get<std::uint64_t>();
-  return fmt::format("{} {} {} {} B {} x{} depth {} batch {}{}{}{}", row.at("operation").get<std::string>(),
+  const auto endpoints = row.at("endpoints").get<std::uint64_t>();
+  const auto posters = row.value("posters", endpoints);
+  return fmt::format("{} {} {} {} B {} x{} depth {} batch {}{}{}{}{}", row.at("operation").get<std::string>(),
                      row.at("measure").get<std::string>(), row.at("mode").get<std::string>(),
                      row.at("bytes").get<std::uint64_t>(),
-                     row.at("scope").is_string() ? row["scope"].get<std::string>() : "CPU",
-                     row.at("endpoints").get<std::uint64_t>(), row.at("depth").get<std::uint64_t>(),
-                     row.at("batch").get<std::uint64_t>(), ranks == 2 ? "" : fmt::format(" {} ranks", ranks),
+                     row.at("scope").is_string() ? row["scope"].get<std::string>() : "CPU", endpoints,
+                     row.at("depth").get<std::uint64_t>(), row.at("batch").get<std::uint64_t>(),
+                     posters > endpoints ? fmt::format(" {} posters", posters) : "",
+                     ranks == 2 ? "" : fmt::format(" {} ranks", ranks),
                      direction == "both ways" ? " both ways" : "", variant_of(row));
 }
 
@@ -403,31 +413,6 @@ Json make_document(const Plan& plan, const std::vector<Case>& cases, const std::
   return document;
 }
 
-void add_modelled(Json& document, const Json& model) {
-  const std::string label =
-      fmt::format("modelled by gdx model: {}, PCIe {} x{}, {} platform, {} doorbells, records {}",
-                  model.at("path").get<std::string>(), model.at("generation").get<int>(),
-                  model.at("lanes").get<int>(), model.at("platform").get<std::string>(),
-                  model.at("doorbell").get<std::string>(), model.at("record").get<std::string>());
-  for (const Json& row : model.at("rows")) {
-    // The model withholds rates that no NIC is known to serve.
-    const Json& rate = row.at("messages_per_s");
-    const auto rate_times = [&rate](double factor) {
-      return rate.is_null() ? Json() : Json(rounded(rate.get<double>() * factor));
-    };
-    document["modelled"].push_back(
-        {{"series", label},
-         {"operation", "put"},
-         {"mode", row.at("mode")},
-         {"bytes", row.at("size_bytes")},
-         {"latency_of", "completion"},
-         {"latency_us", rounded(row.at("completed_ns").get<double>() / kNsPerUs)},
-         {"messages_per_s", rate_times(1)},
-         {"gigabytes_per_s", rate_times(row.at("size_bytes").get<double>() / 1e9)}});
-  }
-  add_fastest(document);
-}
-
 void add_fastest(Json& document) {
   // By series and operation, then by size.
   std::map<std::pair<std::string, std::string>, std::map<std::uint64_t, std::vector<Contender>>> modes;
@@ -444,6 +429,7 @@ void add_fastest(Json& document) {
           us.at("level").get<double>());
   }
   for (const Json& row : document.at("modelled")) {
+    if (row.at("latency_of") == "completion" && row.at("endpoints") != 1) continue;
     const auto us = row.at("latency_us").get<double>();
     offer(row, us, us, us, 1);
   }

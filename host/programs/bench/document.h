@@ -11,7 +11,7 @@
 
 namespace gdx::bench {
 
-inline constexpr int kDocumentVersion = 2;
+inline constexpr int kDocumentVersion = 3;
 
 // Returns the document of a run, whole or not, from the lines of its journal. Lines that are cut off are left
 // out. A run is whole where each row has all rounds of the plan and no case is without figures. `ended_by`:
@@ -19,9 +19,6 @@ inline constexpr int kDocumentVersion = 2;
 [[nodiscard]] nlohmann::ordered_json make_document(const Plan& plan, const std::vector<Case>& cases,
                                                    const std::string& journal, const std::string& command,
                                                    const std::string& ended_by);
-
-// Adds rows of `gdx model --json`'s output, as a series that is labelled modelled.
-void add_modelled(nlohmann::ordered_json& document, const nlohmann::ordered_json& model);
 
 // Sets `fastest`: ranges of sizes, of each series and operation, in which one mode has the least latency, or
 // several whose intervals overlap.
@@ -38,7 +35,8 @@ void add_fastest(nlohmann::ordered_json& document);
 
 // A ratio's figures, what they say, and whether it differs from 1 beyond noise: null after too few rounds.
 [[nodiscard]] nlohmann::ordered_json ratio_json(const Interval& ratio);
-// Returns how many of the ratios can differ, how many do, and how many would by chance alone if none did.
+// Returns how many of the ratios can differ, how many do, how many would by chance alone if none
+// did, and how many have no verdict.
 [[nodiscard]] nlohmann::ordered_json count_verdicts(const nlohmann::ordered_json& ratios);
 
 // To four significant digits.

@@ -41,14 +41,22 @@ std::string variant_of(const Json& row) {
          (queues == kDefault ? "" : fmt::format(", queues in {} memory", queues));
 }
 
+bool shares(const Json& row) {
+  return row.at("posters").get<std::uint64_t>() > row.at("endpoints").get<std::uint64_t>();
+}
+// ", 132 posters", where they share endpoints.
+std::string posters_of(const Json& row) {
+  return shares(row) ? fmt::format(", {} posters", row.at("posters").get<std::uint64_t>()) : "";
+}
+
 bool is_latency(const Json& row) { return row.at("measure") == "lat"; }
 bool is_collective(const Json& row) { return !row.at("bus").is_null(); }
 
 // The conditions that rows of one table share.
 std::string heading_of(const Json& row) {
   const auto endpoints = row.at("endpoints").get<std::uint64_t>();
-  const std::string which = fmt::format("{} scope, {} endpoint{}{}", text_of(row, "scope"), endpoints,
-                                        endpoints == 1 ? "" : "s", variant_of(row));
+  const std::string which = fmt::format("{} scope, {} endpoint{}{}{}", text_of(row, "scope"), endpoints,
+                                        endpoints == 1 ? "" : "s", posters_of(row), variant_of(row));
   if (is_collective(row))
     return fmt::format("time of a round, us: {} ranks, {} scope{}", row.at("ranks").get<std::uint64_t>(),
                        text_of(row, "scope"), variant_of(row));
@@ -250,6 +258,7 @@ std::string job_of(const Json& row) {
   };
   if (is_collective(row)) add("ranks", "ranks");
   if (row.at("endpoints") != 1) add("x", "endpoints");
+  if (shares(row)) add("posters", "posters");
   if (!is_latency(row)) add("depth", "depth");
   if (row.at("batch") != 1) add("batch", "batch");
   if (row.at("doorbell") != kDefault) job += "_" + text_of(row, "doorbell");
@@ -259,8 +268,8 @@ std::string job_of(const Json& row) {
 
 // Describes the rows that peers' layouts have no columns for. NVSHMEM's has one for the scope.
 std::string comment_without_scope(const Json& row) {
-  return fmt::format("gdx {}: {}, {} endpoints, depth {}, batch {}, {}", title_of(row),
-                     text_of(row, "series"), row.at("endpoints").get<std::uint64_t>(),
+  return fmt::format("gdx {}: {}, {} endpoints{}, depth {}, batch {}, {}", title_of(row),
+                     text_of(row, "series"), row.at("endpoints").get<std::uint64_t>(), posters_of(row),
                      row.at("depth").get<std::uint64_t>(), row.at("batch").get<std::uint64_t>(),
                      text_of(row, "direction")) +
          (is_collective(row) ? fmt::format(", {} ranks", row.at("ranks").get<std::uint64_t>()) : "") +
@@ -366,9 +375,9 @@ std::string csv(const Json& document) {
                                                    "/ratio_to_pull/low",
                                                    "/ratio_to_pull/high",
                                                    "/ratio_to_pull/differs"};
-  static const std::vector<std::string> names = {"series",    "operation", "measure", "mode",      "bytes",
-                                                 "scope",     "endpoints", "depth",   "batch",     "ranks",
-                                                 "direction", "doorbell",  "queues",  "latency_of"};
+  static const std::vector<std::string> names = {"series", "operation", "measure",  "mode",   "bytes",
+                                                 "scope",  "endpoints", "posters",  "depth",  "batch",
+                                                 "ranks",  "direction", "doorbell", "queues", "latency_of"};
   std::string text = comments(document) + fmt::format("{}", fmt::join(names, ","));
   for (std::string path : figures) {
     std::ranges::replace(path, '/', '_');

@@ -138,10 +138,10 @@ __global__ void run_collective(const Lane* lanes, Load load, LaneOutcome* outcom
   if (leads) *outcomes = result;
 }
 
-template <Operation O, Mode M, Scope S>
+template <Operation O, Mode M, Scope S, Sharing Q>
 __global__ void run_kernel(const Lane* lanes, Load load, LaneOutcome* outcomes) {
   const Lane lane = lanes[blockIdx.x];
-  Poster<O, M, S> poster(lane, load);
+  Poster<O, M, S, Q> poster(lane, load);
   run_lane<O == Operation::kPutSignal>(poster, lane, load, outcomes + blockIdx.x);
 }
 
@@ -168,8 +168,12 @@ template <Operation O, Mode M, Scope S>
 Status launch_mode(const Launch& launch) {
   if constexpr (is_collective(O)) {
     return launch(run_collective<M, S>);  // tells them apart when it runs
+  } else if constexpr (O == Operation::kPut) {
+    const bool shares = launch.load.posters > launch.load.endpoints;
+    return shares ? launch(run_kernel<O, M, S, Sharing::kShared>)
+                  : launch(run_kernel<O, M, S, Sharing::kExclusive>);
   } else {
-    return launch(run_kernel<O, M, S>);
+    return launch(run_kernel<O, M, S, Sharing::kExclusive>);
   }
 }
 
@@ -195,8 +199,9 @@ Status launch_operation(const Launch& launch) {
   switch (operation) {
     case Operation::kPut: return launch_way<Operation::kPut, S>(launch);
     case Operation::kPutSignal: return launch_way<Operation::kPutSignal, S>(launch);
-    case Operation::kGet: return launch(run_kernel<Operation::kGet, Mode::kPull, S>);
-    case Operation::kFetchAdd: return launch(run_kernel<Operation::kFetchAdd, Mode::kPull, S>);
+    case Operation::kGet: return launch(run_kernel<Operation::kGet, Mode::kPull, S, Sharing::kExclusive>);
+    case Operation::kFetchAdd:
+      return launch(run_kernel<Operation::kFetchAdd, Mode::kPull, S, Sharing::kExclusive>);
     default: return launch_way<Operation::kAllToAll, S>(launch);
   }
   return Status::kInvalidArgument;
@@ -206,7 +211,7 @@ Status launch_operation(const Launch& launch) {
 
 Status run_lanes(const Lane* lanes, const Load& load, LaneOutcome* outcomes, int (*progress)()) {
   Launch launch{{}, lanes, load, outcomes};
-  launch.config.grid = {load.endpoints};
+  launch.config.grid = {load.posters};
   launch.config.progress = progress;
   launch.config.workers = load.workers;
   switch (load.scope) {

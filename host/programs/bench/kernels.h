@@ -15,8 +15,8 @@ inline std::uint64_t process_cpu_ns() {
   return static_cast<std::uint64_t>(ts.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(ts.tv_nsec);
 }
 
-// Runs one block for each of load.endpoints lanes, or one for a collective, to its end. `lanes` and
-// `outcomes` are memory that kernels reach. Errors: what launch() returns; a lane's own are in its outcome.
+// Runs one block for each of load.posters lanes, or one for a collective, to its end. `lanes` and `outcomes`
+// are memory that kernels reach. Errors: what launch() returns; a lane's own are in its outcome.
 [[nodiscard]] Status run_lanes(const Lane* lanes, const Load& load, LaneOutcome* outcomes, int (*progress)());
 
 // False on the CPU layer.

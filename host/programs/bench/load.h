@@ -11,9 +11,21 @@
 
 namespace gdx::bench {
 
-// The last three are collectives: all ranks take part in each message, which is a round.
-enum class Operation : std::uint8_t { kPut, kPutSignal, kGet, kFetchAdd, kAllToAll, kIncast, kAllReduce };
+// From kAllToAll on they are collectives: all ranks take part in each message, which is a round.
+enum class Operation : std::uint8_t {
+  kPut,
+  kPutSignal,
+  kGet,
+  kFetchAdd,
+  kAllToAll,
+  kIncast,
+  kAllReduce,
+  kDispatch,
+  kCombine
+};
 constexpr bool is_collective(Operation operation) { return operation >= Operation::kAllToAll; }
+// Returns whether a round sends tokens to experts or back.
+constexpr bool is_of_experts(Operation operation) { return operation >= Operation::kDispatch; }
 
 // Most ranks of a benchmark: sums stay exact in floats.
 inline constexpr std::uint32_t kMostRanks = 16;
@@ -33,7 +45,7 @@ struct ProxyWords {
 // Signal words of a lane, at either rank.
 enum SignalWord : std::uint32_t { kData = 0, kDone = 1, kCounter = 2, kSignalWords = 8 };
 
-// One endpoint with its memory: what a block of the kernel works on. A collective has the times alone.
+// An endpoint and memory: what a block of the kernel works on. A collective has the times alone.
 struct Lane {
   EndpointHandle endpoint;
   LocalMemory source;  // of puts, and of the peer's gets
@@ -50,9 +62,10 @@ struct Lane {
 // Team of a collective, and memory in its windows.
 struct Round {
   TeamHandle team;
-  std::byte* to;          // a piece of each rank, or the sums
-  const std::byte* from;  // a piece for each rank, or one for all
-  std::uint64_t* words;   // of incast: a signal of each rank, in the heap
+  std::byte* to;                       // a piece of each rank, or the sums
+  const std::byte* from;               // a piece for each rank, or one for all
+  std::uint64_t* words;                // of incast and experts: a signal of each rank, in the heap
+  std::uint32_t messages[kMostRanks];  // to each rank, of experts
 };
 
 struct Load {
@@ -63,6 +76,7 @@ struct Load {
   bool sends;        // else this rank answers, or waits for the peer's end
   bool awaits_peer;  // after its own end; both ranks send
   std::uint32_t endpoints;
+  std::uint32_t posters;  // blocks, one a lane; where they are more than the endpoints, these are shared
   std::uint32_t workers;  // threads that run the blocks, on the CPU layer
   std::uint32_t depth;    // messages between two flushes
   std::uint32_t batch;    // messages of one doorbell

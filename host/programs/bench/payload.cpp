@@ -7,6 +7,8 @@
 #include <cstring>
 #include <utility>
 
+#include "host/programs/bench/experts.h"
+
 namespace gdx::bench {
 namespace {
 
@@ -42,11 +44,25 @@ std::uint64_t count_bad_of(const std::byte* sink, std::uint64_t from, std::uint6
   return bad;
 }
 
+// Returns the messages between this rank and each other, which `by_here` tells the direction of.
+std::vector<Piece> token_pieces(const Load& load, std::uint64_t sample, bool by_here) {
+  std::vector<Piece> pieces;
+  for (std::uint32_t other = 0; other < load.ranks; ++other) {
+    const std::uint32_t from = by_here ? load.rank : other;
+    const std::uint32_t to = by_here ? other : load.rank;
+    const std::uint64_t places = messages_between(load.operation, from, to, load.ranks);
+    if (other != load.rank && places != 0)
+      pieces.push_back({other * load.slots * load.stride_bytes, {sample, from, to}, places});
+  }
+  return pieces;
+}
+
 }  // namespace
 
 std::vector<Piece> pieces_from(const Load& load, std::uint64_t sample) {
   if (load.operation == Operation::kAllReduce) return {{0, {sample, load.rank, 0, 1}}};
   if (load.operation == Operation::kIncast) return {{0, {sample, load.rank, 0}}};
+  if (is_of_experts(load.operation)) return token_pieces(load, sample, true);
   std::vector<Piece> pieces;
   for (std::uint32_t to = 0; to < load.ranks; ++to)
     pieces.push_back({to * load.bytes, {sample, load.rank, to}});
@@ -54,6 +70,7 @@ std::vector<Piece> pieces_from(const Load& load, std::uint64_t sample) {
 }
 std::vector<Piece> pieces_to(const Load& load, std::uint64_t sample) {
   if (load.operation == Operation::kAllReduce) return {{0, {sample, 0, 0, load.ranks}}};
+  if (is_of_experts(load.operation)) return token_pieces(load, sample, false);
   std::vector<Piece> pieces;
   if (load.operation == Operation::kIncast && load.rank != 0) return pieces;
   for (std::uint32_t by = load.operation == Operation::kIncast ? 1 : 0; by < load.ranks; ++by)

@@ -33,11 +33,16 @@ struct Sent {
   std::uint32_t summed_ranks = 0;
 };
 
-// Bytes of a collective's message at a place of a rank's source, or of its sink.
+// Bytes of a collective's message at a place of a rank's source, or of its sink. Of experts they are those of
+// one rank, in as many places as it has messages.
 struct Piece {
   std::uint64_t at;
   Sent sent;
+  std::uint64_t places = 1;
 };
+[[nodiscard]] constexpr std::uint64_t length_of(const Load& load, const Piece& piece) {
+  return (piece.places - 1) * load.stride_bytes + load.bytes;
+}
 [[nodiscard]] std::vector<Piece> pieces_from(const Load& load, std::uint64_t sample);
 [[nodiscard]] std::vector<Piece> pieces_to(const Load& load, std::uint64_t sample);
 

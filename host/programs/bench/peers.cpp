@@ -53,7 +53,7 @@ constexpr std::uint64_t kLeastWindows = 5;
 bool is_perftest(const std::string& program) { return program.starts_with("ib_"); }
 
 bool can_run(const Match& match, const Case& item) {
-  if (match.operation != item.operation || match.measure != item.measure) return false;
+  if (match.operation != item.operation || match.measure != item.measure || shares(item)) return false;
   const bool latency = item.measure == Measure::kLatency;
   const bool plain = item.endpoints == 1 && item.batch == 1 && !item.both_ways;
   if (is_perftest(match.program)) return plain || !latency;

@@ -10,6 +10,7 @@
 #include "base/parse_number.h"
 #include "device/options.h"
 #include "host/calibration/conditions.h"
+#include "host/programs/bench/experts.h"
 
 namespace gdx::bench {
 namespace {
@@ -24,7 +25,9 @@ const Names<Operation>& operation_names() {
                                          {"fetch_add", Operation::kFetchAdd},
                                          {"alltoall", Operation::kAllToAll},
                                          {"incast", Operation::kIncast},
-                                         {"allreduce", Operation::kAllReduce}};
+                                         {"allreduce", Operation::kAllReduce},
+                                         {"dispatch", Operation::kDispatch},
+                                         {"combine", Operation::kCombine}};
   return names;
 }
 const Names<Measure>& measure_names() {
@@ -75,7 +78,7 @@ Result<Test> parse_test(const std::string& text) {
   }
   return fail(Status::kInvalidArgument,
               fmt::format("'{}' is no benchmark, and no host that has an address: use {}, {}", text,
-                          fmt::join(all_tests(), ", "), fmt::join(collective_tests(), ", ")));
+                          fmt::join(all_tests(), ", "), fmt::join(tests_of_ranks(), ", ")));
 }
 
 Result<std::uint64_t> parse_size(std::string_view text) {
@@ -114,8 +117,8 @@ std::vector<std::optional<DoorbellKind>> doorbells_of(const Plan& plan, const Ca
   std::vector<std::optional<DoorbellKind>> kinds;
   for (const DoorbellKind kind : {DoorbellKind::kPlain, DoorbellKind::kBlueFlame}) {
     const bool rings =
-        kind == DoorbellKind::kPlain ||
-        (item.scope != Threads::kThread && item.way != Way::kProxy && !is_collective(item.operation));
+        kind == DoorbellKind::kPlain || (item.scope != Threads::kThread && item.way != Way::kProxy &&
+                                         !shares(item) && !is_collective(item.operation));
     if (rings && std::ranges::count(plan.doorbells, name(kind)) != 0) kinds.emplace_back(kind);
   }
   return kinds;
@@ -140,12 +143,16 @@ Result<void> check_ranks(const Plan& plan, const std::string& test, Operation op
   if (!is_collective(operation)) {
     if (plan.ranks == 2) return {};
     return refuse(fmt::format(" runs between 2 ranks: leave out --ranks, or use {}",
-                              fmt::join(collective_tests(), ", ")));
+                              fmt::join(tests_of_ranks(), ", ")));
   }
   if (std::ranges::count(plan.ways, "proxy") != 0)
     return refuse(" is posted by kernels alone: leave proxy out of --modes");
   if (plan.endpoints != std::vector<std::uint64_t>{1})
-    return refuse(" is a call of a team, with one endpoint to each other rank: leave out --endpoints");
+    return refuse(" is made by a team, with one endpoint to each other rank: leave out --endpoints");
+  if (!plan.posters.empty()) return refuse(" is posted by one block of each rank: leave out --posters");
+  const auto long_one = [](std::uint64_t bytes) { return bytes > kMaxTokenBytes; };
+  if (is_of_experts(operation) && std::ranges::any_of(plan.sizes_bytes, long_one))
+    return refuse(fmt::format(" has up to {} messages a round: use --size up to 64K", kRoutes));
   const auto odd = [](std::uint64_t bytes) { return bytes % sizeof(float) != 0; };
   if (operation == Operation::kAllReduce && std::ranges::any_of(plan.sizes_bytes, odd))
     return refuse(" sums floats of 4 B: use --size of multiples of 4");
@@ -170,6 +177,31 @@ Result<void> check_batches(const Plan& plan, const Test& test) {
                           batch, depth, depth));
 }
 
+// Returns the numbers of posters of a case, and none below its endpoints. Shared endpoints are for puts of
+// kernels, which ring each by itself.
+std::vector<std::uint64_t> posters_of(const Plan& plan, const Case& item) {
+  if (plan.posters.empty()) return {item.endpoints};
+  std::vector<std::uint64_t> posters;
+  const bool may_share = item.operation == Operation::kPut && item.way != Way::kProxy && item.batch == 1;
+  for (const std::uint64_t count : plan.posters) {
+    if (count == item.endpoints || (count > item.endpoints && may_share)) posters.push_back(count);
+  }
+  return posters;
+}
+
+void add_variants(const Plan& plan, Case item, std::vector<Case>& cases) {
+  for (const std::uint64_t posters : posters_of(plan, item)) {
+    item.posters = static_cast<std::uint32_t>(posters);
+    for (const auto& doorbell : doorbells_of(plan, item)) {
+      item.doorbell = doorbell;
+      for (const auto& queues : queues_of(plan, item)) {
+        item.queues = queues;
+        cases.push_back(item);
+      }
+    }
+  }
+}
+
 // Adds the cases of one test and size, but inline no longer one than a put may be.
 void add_cases(const Plan& plan, const Case& begun, const std::vector<Way>& ways, std::vector<Case>& cases) {
   const bool many = begun.measure == Measure::kBandwidth;
@@ -186,13 +218,7 @@ void add_cases(const Plan& plan, const Case& begun, const std::vector<Way>& ways
           item.batch = static_cast<std::uint32_t>(batch);
           item.both_ways = plan.both_ways && many;
           item.way = way;
-          for (const auto& doorbell : doorbells_of(plan, item)) {
-            item.doorbell = doorbell;
-            for (const auto& queues : queues_of(plan, item)) {
-              item.queues = queues;
-              cases.push_back(item);
-            }
-          }
+          add_variants(plan, item, cases);
         }
       }
     }
@@ -207,9 +233,10 @@ std::string name(Way way) { return name_in(way_names(), way); }
 std::string name(Threads scope) { return name_in(scope_names(), scope); }
 
 std::string key_of(const Case& item) {
-  return fmt::format("{} {} {} {} B {} x{} depth {} batch {}{}{}{}{}", name(item.operation),
+  return fmt::format("{} {} {} {} B {} x{} depth {} batch {}{}{}{}{}{}", name(item.operation),
                      name(item.measure), name(item.way), item.bytes, name(item.scope), item.endpoints,
-                     item.depth, item.batch, item.ranks == 2 ? "" : fmt::format(" {} ranks", item.ranks),
+                     item.depth, item.batch, shares(item) ? fmt::format(" {} posters", item.posters) : "",
+                     item.ranks == 2 ? "" : fmt::format(" {} ranks", item.ranks),
                      item.both_ways ? " both ways" : "",
                      item.doorbell ? fmt::format(" {}", gdx::name(*item.doorbell)) : "",
                      item.queues ? fmt::format(" {} queues", gdx::name(*item.queues)) : "");
@@ -227,6 +254,10 @@ std::uint32_t workers_of(const Plan& plan, std::uint32_t cores) {
 }
 
 Bus bus_of(const Case& item) {
+  if (is_of_experts(item.operation)) {
+    const std::uint32_t sent = messages_to_others(item.operation, 0, item.ranks);
+    return {kRoutes * item.bytes, static_cast<double>(sent) / kRoutes};
+  }
   const double others = static_cast<double>(item.ranks - 1) / static_cast<double>(item.ranks);
   if (item.operation == Operation::kAllReduce) return {item.bytes, 2 * others};
   return {item.ranks * item.bytes, others};
@@ -251,6 +282,14 @@ std::vector<std::string> all_tests() {
 
 std::vector<std::string> collective_tests() { return {"alltoall", "incast", "allreduce"}; }
 
+std::vector<std::string> expert_tests() { return {"dispatch", "combine"}; }
+
+std::vector<std::string> tests_of_ranks() {
+  std::vector<std::string> tests = collective_tests();
+  for (const std::string& test : expert_tests()) tests.push_back(test);
+  return tests;
+}
+
 std::vector<std::string> all_ways() { return {"pull", "push", "inline", "bounce", "auto", "proxy"}; }
 
 Result<std::vector<Case>> cases_of(const Plan& plan) {
@@ -273,7 +312,19 @@ Result<std::vector<Case>> cases_of(const Plan& plan) {
       }
     }
   }
+  const auto times = [&plan](const Case& item) { return plan.messages * item.posters > kMaxTimes; };
+  if (std::ranges::any_of(cases, times)) {
+    return fail(Status::kInvalidArgument,
+                fmt::format("--iters: '{}': all posters of a sample have at most {} messages: use fewer",
+                            plan.messages, kMaxTimes));
+  }
   if (!cases.empty()) return cases;
+  if (!plan.posters.empty()) {
+    return fail(
+        Status::kInvalidArgument,
+        "--posters: nothing has so many: they are as many as --endpoints, or more in put_lat and put_bw, by "
+        "kernels, without --batch and with plain doorbells");
+  }
   if (plan.ways == std::vector<std::string>{"inline"}) {
     return fail(
         Status::kInvalidArgument,
@@ -317,6 +368,7 @@ nlohmann::ordered_json to_json(const Case& item) {
           {"bytes", item.bytes},
           {"scope", name(item.scope)},
           {"endpoints", item.endpoints},
+          {"posters", item.posters},
           {"depth", item.depth},
           {"batch", item.batch},
           {"ranks", item.ranks},
@@ -326,14 +378,28 @@ nlohmann::ordered_json to_json(const Case& item) {
 }
 
 nlohmann::ordered_json to_json(const Plan& plan) {
-  return {
-      {"tests", plan.tests},     {"modes", plan.ways},          {"sizes", plan.sizes_bytes},
-      {"scopes", plan.scopes},   {"endpoints", plan.endpoints}, {"depths", plan.depths},
-      {"batches", plan.batches}, {"doorbells", plan.doorbells}, {"queues", plan.queues},
-      {"ranks", plan.ranks},     {"both_ways", plan.both_ways}, {"adaptive_routing", plan.adaptive_routing},
-      {"rounds", plan.rounds},   {"messages", plan.messages},   {"seconds", plan.seconds},
-      {"hca", plan.hca},         {"memory", plan.memory},       {"workers", plan.workers},
-      {"peers", plan.peers},     {"kill_rank", plan.kill_rank}, {"break_memory", plan.break_memory}};
+  return {{"tests", plan.tests},
+          {"modes", plan.ways},
+          {"sizes", plan.sizes_bytes},
+          {"scopes", plan.scopes},
+          {"endpoints", plan.endpoints},
+          {"posters", plan.posters},
+          {"depths", plan.depths},
+          {"batches", plan.batches},
+          {"doorbells", plan.doorbells},
+          {"queues", plan.queues},
+          {"ranks", plan.ranks},
+          {"both_ways", plan.both_ways},
+          {"adaptive_routing", plan.adaptive_routing},
+          {"rounds", plan.rounds},
+          {"messages", plan.messages},
+          {"seconds", plan.seconds},
+          {"hca", plan.hca},
+          {"memory", plan.memory},
+          {"workers", plan.workers},
+          {"peers", plan.peers},
+          {"kill_rank", plan.kill_rank},
+          {"break_memory", plan.break_memory}};
 }
 
 Result<Plan> plan_from_json(const std::string& text) {
@@ -345,6 +411,7 @@ Result<Plan> plan_from_json(const std::string& text) {
     json.at("sizes").get_to(plan.sizes_bytes);
     json.at("scopes").get_to(plan.scopes);
     json.at("endpoints").get_to(plan.endpoints);
+    json.at("posters").get_to(plan.posters);
     json.at("depths").get_to(plan.depths);
     json.at("batches").get_to(plan.batches);
     json.at("doorbells").get_to(plan.doorbells);

@@ -17,10 +17,13 @@
 namespace gdx::bench {
 
 inline constexpr std::uint64_t kMaxMessageBytes = 64 << 20;
-inline constexpr std::uint32_t kMaxEndpoints = 64;
+inline constexpr std::uint32_t kMaxEndpoints = 1024;
+inline constexpr std::uint32_t kMaxPosters = 1024;
 inline constexpr std::uint32_t kMaxDepth = 4096;
 inline constexpr std::uint32_t kMaxRounds = 100;
 inline constexpr std::uint64_t kMaxMessages = 1'000'000;
+inline constexpr std::uint64_t kMaxTimes = 64'000'000;  // messages of all posters of a sample
+inline constexpr std::uint64_t kMaxTokenBytes = 64 << 10;
 // Least messages of each endpoint in a sample, where the time decides. A case for which they do not fit has
 // no figure.
 inline constexpr std::uint64_t kLeastTimedMessages = 50;
@@ -46,8 +49,9 @@ struct Case {
   std::uint64_t bytes = 8;
   Threads scope = Threads::kWarp;
   std::uint32_t endpoints = 1;
-  std::uint32_t depth = 1;  // messages between two flushes; 1 for latency
-  std::uint32_t batch = 1;  // messages of one doorbell
+  std::uint32_t posters = 1;  // blocks; more than the endpoints share them
+  std::uint32_t depth = 1;    // messages between two flushes; 1 for latency
+  std::uint32_t batch = 1;    // messages of one doorbell
   std::uint32_t ranks = 2;
   bool both_ways = false;                               // both ranks send
   std::optional<DoorbellKind> doorbell = std::nullopt;  // none: as endpoints have it by default
@@ -56,6 +60,7 @@ struct Case {
   friend bool operator==(const Case&, const Case&) = default;
 };
 
+constexpr bool shares(const Case& item) { return item.posters > item.endpoints; }
 // Returns whether two cases differ at most in way, doorbell and memory of the queues: then they take turns.
 [[nodiscard]] bool same_but_way(Case a, const Case& b);
 // "put bw push 4096 warp x1 depth 16": equal for cases that may be compared.
@@ -77,6 +82,7 @@ struct Plan {
   std::vector<std::uint64_t> sizes_bytes = {};
   std::vector<std::string> scopes = {"warp"};
   std::vector<std::uint64_t> endpoints = {1};
+  std::vector<std::uint64_t> posters = {};  // none: as many as endpoints
   std::vector<std::uint64_t> depths = {16};
   std::vector<std::uint64_t> batches = {1};
   std::vector<std::string> doorbells = {};  // plain, blueflame; none: as endpoints have it by default
@@ -97,6 +103,8 @@ struct Plan {
 
 [[nodiscard]] std::vector<std::string> all_tests();  // of two ranks
 [[nodiscard]] std::vector<std::string> collective_tests();
+[[nodiscard]] std::vector<std::string> expert_tests();
+[[nodiscard]] std::vector<std::string> tests_of_ranks();  // both
 [[nodiscard]] std::vector<std::string> all_ways();
 
 // Returns the plan's number of threads for the blocks of one kernel. Half of the cores are for NICs and the

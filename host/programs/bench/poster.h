@@ -11,8 +11,8 @@ GDX_DEVICE Doorbell doorbell_of(const Load& load, std::uint64_t message) {
   return in_window % load.batch == 0 || in_window == load.depth ? Doorbell::kRing : Doorbell::kDefer;
 }
 
-// Owns the endpoint and posts by itself.
-template <Operation O, Mode M, Scope S>
+// Posts by itself, on an endpoint that it owns or shares with other blocks.
+template <Operation O, Mode M, Scope S, Sharing Q = Sharing::kExclusive>
 class Poster {
  public:
   GDX_DEVICE Poster(const Lane& lane, const Load& load) : lane_(lane), load_(load), peer_(lane.endpoint) {}
@@ -23,7 +23,9 @@ class Poster {
   // Posts message number `message`, from 0.
   GDX_DEVICE Status post(std::uint64_t message) {
     const std::uint64_t place = message % load_.slots * load_.stride_bytes;
-    if constexpr (O == Operation::kPut) {
+    if constexpr (O == Operation::kPut && Q == Sharing::kShared) {
+      return gdx_put<M>(peer_, lane_.peer_sink + place, lane_.source + place, load_.bytes);
+    } else if constexpr (O == Operation::kPut) {
       return gdx_put<M>(peer_, lane_.peer_sink + place, lane_.source + place, load_.bytes,
                         doorbell_of(load_, message));
     } else if constexpr (O == Operation::kPutSignal) {
@@ -49,7 +51,7 @@ class Poster {
  private:
   const Lane& lane_;
   const Load& load_;
-  device::Endpoint<S> peer_;
+  device::Endpoint<S, Placement::kHost, Q> peer_;
 };
 
 }  // namespace gdx::bench

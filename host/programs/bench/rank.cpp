@@ -6,14 +6,15 @@
 #include <algorithm>
 #include <atomic>
 #include <bit>
-#include <cmath>
 #include <thread>
 #include <utility>
 
 #include "host/programs/bench/counters.h"
+#include "host/programs/bench/experts.h"
 #include "host/programs/bench/kernels.h"
 #include "host/programs/bench/payload.h"
 #include "host/programs/bench/proxy.h"
+#include "host/programs/bench/shares.h"
 
 namespace gdx::bench {
 namespace {
@@ -30,7 +31,16 @@ constexpr std::uint64_t kWordsBytes = kSignalWords * sizeof(std::uint64_t);
 std::uint64_t stride_of(std::uint64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
 std::uint64_t places_of(const Case& item) {
+  if (is_of_experts(item.operation)) return most_messages_between(item.ranks);
   return std::clamp<std::uint64_t>(kPlacesBytes / stride_of(item.bytes), 1, item.depth);
+}
+
+// Returns the bytes that a case needs of a source, and of a sink.
+std::uint64_t bytes_of(const Case& item) {
+  if (item.operation == Operation::kAllReduce) return stride_of(item.bytes);
+  if (is_of_experts(item.operation)) return item.ranks * places_of(item) * stride_of(item.bytes);
+  if (is_collective(item.operation)) return stride_of(item.ranks * item.bytes);
+  return places_of(item) * stride_of(item.bytes);
 }
 
 int progress_and_die() {
@@ -39,21 +49,8 @@ int progress_and_die() {
   return progress();
 }
 
-// A rank's part of a sample, for the other ranks.
-struct Share {
-  std::uint64_t messages;
-  std::uint64_t elapsed_ns;
-  std::uint64_t posted;
-  Counters spent;
-  std::uint64_t checked_bytes;
-  std::uint64_t bad_bytes;
-  std::uint64_t dropped_bad_bytes;
-};
-
-constexpr bool has_pcie(const Share& share) { return share.spent.has_pcie; }
-
+// A lane's memory, for the peer's lane.
 struct Introduction {
-  EndpointAddress endpoint;
   RemoteMemory source;
   RemoteMemory sink;
   RemoteMemory signals;
@@ -64,10 +61,13 @@ struct EndpointKind {
   std::optional<DoorbellKind> doorbell;
   std::optional<Placement> queues;
   bool of_proxy;  // a thread of the host posts: to queues in host memory
+  bool shared;
   friend bool operator==(const EndpointKind&, const EndpointKind&) = default;
 };
 
-EndpointKind kind_of(const Case& item) { return {item.doorbell, item.queues, item.way == Way::kProxy}; }
+EndpointKind kind_of(const Case& item) {
+  return {item.doorbell, item.queues, item.way == Way::kProxy, shares(item)};
+}
 
 // Kinds of endpoints, each once. Those of collectives are their team's.
 std::vector<EndpointKind> kinds_of(const std::vector<Case>& cases) {
@@ -101,8 +101,9 @@ struct Rank::Impl {
   std::optional<Region> words;     // of each lane the signals, then the result of atomics
   std::optional<Region> launched;  // lanes, outcomes, proxies' words, latencies
   std::vector<EndpointKind> kinds;
+  std::vector<std::uint32_t> firsts;  // of each kind the number of its first endpoint, then the number of all
   std::uint32_t lane_count = 1;
-  std::vector<Endpoint> endpoints;   // of each kind one for each lane
+  std::vector<Endpoint> endpoints;   // kind after kind, of each as many as a case has
   std::uint32_t first_endpoint = 0;  // of the first lane, for the case that runs
   std::optional<Team> team;          // of collectives
   std::uint64_t* team_words = nullptr;
@@ -118,6 +119,10 @@ struct Rank::Impl {
   std::string push_refusal;  // of this rank's GPU or another's; empty: pushes run
 
   [[nodiscard]] std::uint32_t peer() const { return 1 - rank; }  // of a pair
+  // Lanes take turns at endpoints that they share.
+  [[nodiscard]] const Endpoint& endpoint_of(const Load& load, std::uint32_t lane) const {
+    return endpoints[first_endpoint + lane % load.endpoints];
+  }
   [[nodiscard]] bool can_run(const Case& item) const {
     return item.way != Way::kPush || push_refusal.empty();
   }
@@ -125,7 +130,9 @@ struct Rank::Impl {
   Result<void> make_staging(World& world, const Gpu* gpu, const std::vector<Case>& cases);
   [[nodiscard]] EndpointOptions endpoint_options(const Gpus& gpus, const Plan& plan,
                                                  const std::vector<Case>& cases) const;
-  Result<void> make_endpoints(const Gpu* gpu, EndpointOptions options);
+  Result<void> make_endpoints(const Gpu* gpu, const EndpointOptions& options, const std::vector<Case>& cases);
+  Result<void> add_endpoints(const Gpu* gpu, const EndpointKind& kind, std::uint32_t count,
+                             EndpointOptions options);
   Result<void> make_team(World& world, const Gpu* gpu, const EndpointOptions& options);
   Result<void> introduce(World& world);
   [[nodiscard]] Load load_of(const Case& item, std::uint64_t messages) const;
@@ -136,10 +143,7 @@ struct Rank::Impl {
   [[nodiscard]] Result<void> check_outcomes(const Case& item, const Load& load) const;
   Result<void> check(std::uint64_t sink, std::uint64_t places, const Load& load, Sent sent, Share& share);
   Result<void> verify(const Load& load, Share& share);
-  [[nodiscard]] std::uint64_t stalls() const;
-  [[nodiscard]] std::uint64_t cpu_of_blocks(const Load& load) const;
-  [[nodiscard]] Share share_of(const Load& load, const Counters& before) const;
-  void add_latencies(const Load& load, Sample& into) const;
+  [[nodiscard]] Counters counters() const;
   // Pools whose scheduler runs in this process: gdxd counts each question as a request.
   [[nodiscard]] std::vector<const StagingPool*> watched_pools() const {
     std::vector<const StagingPool*> pools;
@@ -148,9 +152,11 @@ struct Rank::Impl {
     }
     return pools;
   }
-  // Endpoints whose words a processor reads: a GPU's kernels have theirs in the GPU's memory.
+  // Endpoints whose words a processor reads: a GPU's kernels have theirs in the GPU's memory, and shared
+  // endpoints have others.
   [[nodiscard]] std::vector<EndpointHandle> readable_handles(const Load& load) const {
-    if (kernels_run_on_gpu() && load.way != Way::kProxy) return {};
+    const bool shared = load.posters > load.endpoints;
+    if (shared || (kernels_run_on_gpu() && load.way != Way::kProxy)) return {};
     const std::uint32_t count = load.endpoints;
     std::vector<EndpointHandle> first(count);
     for (std::uint32_t i = 0; i < count; ++i) first[i] = lanes[i].endpoint;
@@ -160,11 +166,8 @@ struct Rank::Impl {
 
 Result<void> Rank::Impl::make_memory(const Gpus& gpus, const Plan& plan, const std::vector<Case>& cases) {
   for (const Case& item : cases) {
-    const std::uint64_t pieces = item.operation == Operation::kAllReduce ? 1 : item.ranks;
-    lane_bytes =
-        std::max(lane_bytes, is_collective(item.operation) ? stride_of(pieces * item.bytes)
-                                                           : places_of(item) * stride_of(item.bytes));
-    lane_count = std::max(lane_count, item.endpoints);
+    lane_bytes = std::max(lane_bytes, bytes_of(item));
+    lane_count = std::max(lane_count, item.posters);
   }
   const std::uint32_t count = lane_count;
   const std::uint64_t timed = std::max(plan.messages, kMostTimedMessages);
@@ -225,13 +228,27 @@ EndpointOptions Rank::Impl::endpoint_options(const Gpus& gpus, const Plan& plan,
           .adaptive_routing = plan.adaptive_routing ? std::optional(true) : std::nullopt};
 }
 
-Result<void> Rank::Impl::make_endpoints(const Gpu* gpu, EndpointOptions options) {
-  const std::size_t count = kinds.size() * lane_count;
-  endpoints.reserve(count);
-  for (std::size_t i = 0; i < count; ++i) {
-    const EndpointKind& kind = kinds[i / lane_count];
+Result<void> Rank::Impl::make_endpoints(const Gpu* gpu, const EndpointOptions& options,
+                                        const std::vector<Case>& cases) {
+  kinds = kinds_of(cases);
+  for (const EndpointKind& kind : kinds) {
+    firsts.push_back(static_cast<std::uint32_t>(endpoints.size()));
+    std::uint32_t count = 0;
+    for (const Case& item : cases) {
+      if (!is_collective(item.operation) && kind_of(item) == kind) count = std::max(count, item.endpoints);
+    }
+    GDX_TRY(add_endpoints(gpu, kind, count, options));
+  }
+  firsts.push_back(static_cast<std::uint32_t>(endpoints.size()));
+  return {};
+}
+
+Result<void> Rank::Impl::add_endpoints(const Gpu* gpu, const EndpointKind& kind, std::uint32_t count,
+                                       EndpointOptions options) {
+  for (std::uint32_t i = 0; i < count; ++i) {
     const bool in_host = kind.of_proxy || kind.queues == Placement::kHost;
     options.doorbell = kind.doorbell;
+    options.sharing = kind.shared ? Sharing::kShared : Sharing::kExclusive;
     options.placement = in_host ? Placement::kHost : kind.queues;
     options.gpu = gpu != nullptr && !in_host ? std::optional(*gpu) : std::nullopt;
     auto endpoint = GDX_TRY(Endpoint::create(*hca, {staging ? &*staging : nullptr, &*bounce}, options));
@@ -239,7 +256,7 @@ Result<void> Rank::Impl::make_endpoints(const Gpu* gpu, EndpointOptions options)
       return fail(Status::kBusy,
                   fmt::format("HCA {} has no BlueFlame register left for endpoint {}: use fewer "
                               "endpoints, or --doorbells plain",
-                              hca->name(), i % lane_count));
+                              hca->name(), i));
     }
     if (gpu != nullptr && !kind.of_proxy) GDX_TRY(endpoint.map_to(*gpu));
     endpoints.push_back(std::move(endpoint));
@@ -250,18 +267,20 @@ Result<void> Rank::Impl::make_endpoints(const Gpu* gpu, EndpointOptions options)
 Result<void> Rank::Impl::introduce(World& world) {
   if (endpoints.empty()) return {};
   const RemoteMemory memory = payload->memory().remote();
-  std::vector<Introduction> mine;
-  for (std::size_t i = 0; i < endpoints.size(); ++i) {
-    const std::size_t lane = i % lane_count;
+  std::vector<EndpointAddress> addresses;
+  addresses.reserve(endpoints.size());
+  for (const Endpoint& endpoint : endpoints) addresses.push_back(endpoint.address());
+  const auto all_addresses = GDX_TRY(world.allgather_values(addresses, kExchangeTimeoutNs));
+  for (std::size_t i = 0; i < endpoints.size(); ++i)
+    GDX_TRY(endpoints[i].connect(all_addresses[peer() * endpoints.size() + i]));
+  std::vector<Introduction> mine(lane_count);
+  for (std::size_t lane = 0; lane < lane_count; ++lane) {
     const std::uint64_t at = 2 * lane * lane_bytes;
-    mine.push_back({endpoints[i].address(), memory + at, memory + at + lane_bytes,
-                    words->memory.remote() + 2 * lane * kWordsBytes});
+    mine[lane] = {memory + at, memory + at + lane_bytes, words->memory.remote() + 2 * lane * kWordsBytes};
   }
   const auto all = GDX_TRY(world.allgather_values(mine, kExchangeTimeoutNs));
-  for (std::size_t i = 0; i < endpoints.size(); ++i) {
-    const std::size_t lane = i % lane_count;
-    const Introduction& of_peer = all[peer() * endpoints.size() + i];
-    GDX_TRY(endpoints[i].connect(of_peer.endpoint));
+  for (std::size_t lane = 0; lane < lane_count; ++lane) {
+    const Introduction& of_peer = all[peer() * lane_count + lane];
     lanes[lane].peer_source = of_peer.source;
     lanes[lane].peer_sink = of_peer.sink;
     lanes[lane].peer_signals = of_peer.signals;
@@ -270,25 +289,32 @@ Result<void> Rank::Impl::introduce(World& world) {
 }
 
 Load Rank::Impl::load_of(const Case& item, std::uint64_t messages) const {
-  return {.operation = item.operation,
-          .way = item.way,
-          .scope = item.scope,
-          .latency = item.measure == Measure::kLatency,
-          .sends = item.both_ways || rank == kReportingRank,
-          .awaits_peer = item.both_ways,
-          .endpoints = item.endpoints,
-          .workers = std::min(workers, item.endpoints),
-          .depth = item.depth,
-          .batch = item.batch,
-          .bytes = item.bytes,
-          .messages = messages,
-          .rank = rank,
-          .ranks = item.ranks,
-          .slots = places_of(item),
-          .stride_bytes = stride_of(item.bytes),
-          .first_sequence = 0,
-          .round = {team ? team->handle() : TeamHandle{}, lanes[0].sink.address, lanes[0].source.address,
-                    team_words}};
+  Load load{.operation = item.operation,
+            .way = item.way,
+            .scope = item.scope,
+            .latency = item.measure == Measure::kLatency,
+            .sends = item.both_ways || rank == kReportingRank,
+            .awaits_peer = item.both_ways,
+            .endpoints = item.endpoints,
+            .posters = item.posters,
+            .workers = std::min(workers, item.posters),
+            .depth = item.depth,
+            .batch = item.batch,
+            .bytes = item.bytes,
+            .messages = messages,
+            .rank = rank,
+            .ranks = item.ranks,
+            .slots = places_of(item),
+            .stride_bytes = stride_of(item.bytes),
+            .first_sequence = 0,
+            .round = {team ? team->handle() : TeamHandle{},
+                      lanes[0].sink.address,
+                      lanes[0].source.address,
+                      team_words,
+                      {}}};
+  for (std::uint32_t to = 0; is_of_experts(item.operation) && to < ranks; ++to)
+    load.round.messages[to] = messages_between(item.operation, rank, to, ranks);
+  return load;
 }
 
 // Makes the team by which collectives go through the NIC, as between nodes.
@@ -312,17 +338,17 @@ Result<void> Rank::Impl::prepare(const Load& load) {
   outcomes[0] = {};
   if (is_collective(load.operation)) {
     for (const Piece& piece : pieces_from(load, sample))
-      GDX_TRY(payload->fill(piece.at, load.bytes, piece.sent, false));
+      GDX_TRY(payload->fill(piece.at, length_of(load, piece), piece.sent, false));
     for (const Piece& piece : pieces_to(load, sample))
-      GDX_TRY(payload->fill(lane_bytes + piece.at, load.bytes, piece.sent, true));
+      GDX_TRY(payload->fill(lane_bytes + piece.at, length_of(load, piece), piece.sent, true));
     return {};
   }
   const std::uint64_t bytes = load.slots * load.stride_bytes;
-  for (std::uint32_t i = 0; i < load.endpoints; ++i) {
+  for (std::uint32_t i = 0; i < load.posters; ++i) {
     const std::uint64_t source = 2 * i * lane_bytes;
     GDX_TRY(payload->fill(source, bytes, {sample, rank, peer()}, false));
     GDX_TRY(payload->fill(source + lane_bytes, bytes, {sample, peer(), rank}, true));
-    lanes[i].endpoint = endpoints[first_endpoint + i].handle();
+    lanes[i].endpoint = endpoint_of(load, i).handle();
     lanes[i].signals[kCounter] = 0;
     *lanes[i].proxy = {};
     outcomes[i] = {};
@@ -334,14 +360,14 @@ Status Rank::Impl::launch(const Load& load, bool die) {
   const auto on_wait = die ? progress_and_die : progress;
   std::vector<std::thread> proxies;
   if (load.way == Way::kProxy) {
-    proxies.reserve(load.endpoints);
-    for (std::uint32_t i = 0; i < load.endpoints; ++i) {
+    proxies.reserve(load.posters);
+    for (std::uint32_t i = 0; i < load.posters; ++i) {
       // The kernel reports a failure.
       proxies.emplace_back([this, i, load] { (void)post_for_kernel(lanes[i], load, progress); });
     }
   }
   const Status status = run_lanes(lanes, load, outcomes, on_wait);
-  for (std::uint32_t i = 0; i < load.endpoints; ++i)
+  for (std::uint32_t i = 0; i < load.posters; ++i)
     std::atomic_ref(lanes[i].proxy->over).store(1, std::memory_order_release);
   for (std::thread& proxy : proxies) proxy.join();
   return status;
@@ -349,7 +375,7 @@ Status Rank::Impl::launch(const Load& load, bool die) {
 
 // Names the failed side: the peer, if the status or its silence shows that, otherwise this rank.
 Result<void> Rank::Impl::check_outcomes(const Case& item, const Load& load) const {
-  for (std::uint32_t i = 0; i < load.endpoints; ++i) {
+  for (std::uint32_t i = 0; i < load.posters; ++i) {
     const Status status = outcomes[i].status;
     if (status == Status::kOk) continue;
     const std::string begun = fmt::format("{}, message {} of {}: ", key_of(item),
@@ -357,7 +383,7 @@ Result<void> Rank::Impl::check_outcomes(const Case& item, const Load& load) cons
     if (is_collective(load.operation))
       return fail(status, fmt::format("{}rank {}: {}", begun, rank, team->describe_fault()));
     const bool peers = status == Status::kTimeout || static_cast<std::uint32_t>(status) >> 8 == 0x03;
-    const Endpoint& endpoint = endpoints[first_endpoint + i];
+    const Endpoint& endpoint = endpoint_of(load, i);
     const std::string what =
         endpoint.fault().status == Status::kOk ? std::string(status_name(status)) : endpoint.describe_fault();
     return fail(status, fmt::format("{}{}: {}", begun,
@@ -384,14 +410,14 @@ Result<void> Rank::Impl::check(std::uint64_t sink, std::uint64_t places, const L
 Result<void> Rank::Impl::verify(const Load& load, Share& share) {
   if (is_collective(load.operation)) {
     for (const Piece& piece : pieces_to(load, sample))
-      GDX_TRY(check(lane_bytes + piece.at, 1, load, piece.sent, share));
+      GDX_TRY(check(lane_bytes + piece.at, piece.places, load, piece.sent, share));
     return {};
   }
   const bool gets = load.operation == Operation::kGet;
   const bool receives = gets ? load.sends : !load.sends || load.awaits_peer;
   const bool answered = load.operation == Operation::kPutSignal && load.latency;
   if (!receives && !answered) return {};
-  for (std::uint32_t i = 0; i < load.endpoints; ++i) {
+  for (std::uint32_t i = 0; i < load.posters; ++i) {
     if (load.operation == Operation::kFetchAdd) {
       auto& count = lanes[i].signals[kCounter];
       if (break_memory && i == 0) ++count;
@@ -405,73 +431,16 @@ Result<void> Rank::Impl::verify(const Load& load, Share& share) {
   return {};
 }
 
-// Sums the stalls of all endpoints. A team's queues are in memory of the host.
-std::uint64_t Rank::Impl::stalls() const {
-  std::uint64_t sum = 0;
-  for (const Endpoint& endpoint : endpoints) sum += stalls_of(endpoint.state());
+// Reads this rank's, with the stalls of all endpoints. A team's queues are in memory of the host.
+Counters Rank::Impl::counters() const {
+  Counters now = read_counters(*hca);
+  now.cpu_ns = process_cpu_ns();
+  for (const Endpoint& endpoint : endpoints) now.stalls += stalls_of(endpoint.state());
   for (std::uint32_t to = 0; team && to < ranks; ++to) {
     const QueueState* const state = team->endpoint(0, to).state;  // null: this rank's own, or gone
-    if (state != nullptr) sum += stalls_of(*state);
+    if (state != nullptr) now.stalls += stalls_of(*state);
   }
-  return sum;
-}
-
-// Returns the processor time of the process from the first block's begin to the last one's end.
-std::uint64_t Rank::Impl::cpu_of_blocks(const Load& load) const {
-  std::uint64_t begin_ns = outcomes[0].begin_cpu_ns;
-  std::uint64_t end_ns = outcomes[0].end_cpu_ns;
-  for (std::uint32_t i = 1; i < load.endpoints; ++i) {
-    begin_ns = std::min(begin_ns, outcomes[i].begin_cpu_ns);
-    end_ns = std::max(end_ns, outcomes[i].end_cpu_ns);
-  }
-  return end_ns - begin_ns;
-}
-
-Share Rank::Impl::share_of(const Load& load, const Counters& before) const {
-  Counters spent = read_counters(*hca);
-  spent.cpu_ns -= before.cpu_ns;
-  if (!kernels_run_on_gpu()) spent.cpu_ns = cpu_of_blocks(load);
-  spent.stalls = stalls() - before.stalls;
-  spent.retransmissions -= before.retransmissions;
-  spent.pcie_reads -= before.pcie_reads;
-  spent.pcie_record_reads -= before.pcie_record_reads;
-  spent.pcie_writes -= before.pcie_writes;
-  Share share{0, 0, 0, spent, 0, 0, 0};
-  const bool answers = load.latency && load.operation == Operation::kPutSignal;
-  if (load.sends || answers) share.posted = load.endpoints * load.messages;
-  if (!load.sends) return share;
-  std::uint64_t begin_ns = ~std::uint64_t{0};
-  std::uint64_t end_ns = 0;
-  for (std::uint32_t i = 0; i < load.endpoints; ++i) {
-    share.messages += outcomes[i].messages;
-    begin_ns = std::min(begin_ns, outcomes[i].begin_ns);
-    end_ns = std::max(end_ns, outcomes[i].end_ns);
-  }
-  share.elapsed_ns = end_ns - begin_ns;
-  return share;
-}
-
-// Adds times of messages, of which a round trip is two.
-void Rank::Impl::add_latencies(const Load& load, Sample& into) const {
-  const double of_round_trip = load.operation == Operation::kPutSignal ? 2 : 1;
-  std::vector<double> all;
-  all.reserve(load.endpoints * load.messages);
-  for (std::uint32_t i = 0; i < load.endpoints; ++i) {
-    const double tick_ns = kernels_run_on_gpu() ? ns_per_tick(outcomes[i]) : 1;
-    for (std::uint64_t m = 0; m < load.messages; ++m) {
-      const double ns = std::round(lanes[i].latencies[m] * tick_ns / of_round_trip);
-      into.latency_ns.add(static_cast<std::uint64_t>(ns));
-      all.push_back(ns);
-    }
-  }
-  const auto count = static_cast<double>(all.size());
-  for (const double ns : all) {
-    into.mean_ns += ns / count;
-    into.mean_square_ns2 += ns * ns / count;
-  }
-  const auto middle = all.begin() + static_cast<std::ptrdiff_t>(all.size() / 2);
-  std::nth_element(all.begin(), middle, all.end());
-  into.median_ns = *middle;
+  return now;
 }
 
 Rank::Rank(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -490,8 +459,7 @@ Result<Rank> Rank::connect(Hca hca, const Gpus& gpus, World& world, const Plan& 
   GDX_TRY(impl->make_memory(gpus, plan, cases));
   GDX_TRY(impl->make_staging(world, gpus.kernels, cases));
   const EndpointOptions options = impl->endpoint_options(gpus, plan, cases);
-  impl->kinds = kinds_of(cases);
-  GDX_TRY(impl->make_endpoints(gpus.kernels, options));
+  GDX_TRY(impl->make_endpoints(gpus.kernels, options, cases));
   if (std::ranges::any_of(cases, [](const Case& item) { return is_collective(item.operation); }))
     GDX_TRY(impl->make_team(world, gpus.kernels, options));
   GDX_TRY(impl->introduce(world));
@@ -501,7 +469,7 @@ Result<Rank> Rank::connect(Hca hca, const Gpus& gpus, World& world, const Plan& 
 std::string Rank::queues_place() const {
   std::string text = impl_->team ? "kernels' in host memory" : "";
   for (std::size_t i = 0; i < impl_->kinds.size(); ++i) {
-    const Placement place = impl_->endpoints[i * impl_->lane_count].handle().placement;
+    const Placement place = impl_->endpoints[impl_->firsts[i]].handle().placement;
     const char* const poster = impl_->kinds[i].of_proxy ? "proxies'" : "kernels'";
     const std::string part = fmt::format("{} in {} memory", poster, gdx::name(place));
     if (text.find(part) == std::string::npos) text += fmt::format("{}{}", text.empty() ? "" : ", ", part);
@@ -528,8 +496,7 @@ Result<Share> Rank::Impl::pass(World& world, const Case& item, Load load, bool d
   sequence += load.messages;
   GDX_TRY(prepare(load));
   // Before the barrier: the peer's messages may come as soon as the peer has left it.
-  Counters before = read_counters(*hca);
-  before.stalls = stalls();
+  Counters before = counters();
   GDX_TRY(world.barrier(kExchangeTimeoutNs));
   before.cpu_ns = process_cpu_ns();
   std::optional<OccupancySampler> sampler;
@@ -538,19 +505,17 @@ Result<Share> Rank::Impl::pass(World& world, const Case& item, Load load, bool d
   if (sampler) *occupancy = sampler->stop();
   if (status != Status::kOk) return fail(status, fmt::format("kernel launch: {}", status_name(status)));
   GDX_TRY(check_outcomes(item, load));
-  Share share = share_of(load, before);
+  Share share = share_of(load, outcomes, counters() - before);
   GDX_TRY(verify(load, share));
   return share;
 }
 
-Result<Sample> Rank::run(World& world, const Case& item, std::uint64_t messages, bool die) {
-  const auto wanted = GDX_TRY(world.allgather_value(messages, kExchangeTimeoutNs));
-  const std::uint64_t counted = wanted[kReportingRank];
+Result<Sample> Rank::run(World& world, const Case& item, std::uint64_t counted, bool die) {
   if (counted == 0) return Sample{};
   // Of a payload of its own: what it leaves at the target is wrong for those that count.
   const std::uint64_t warmup = warmup_of(counted, item.depth);
   const auto kind = std::ranges::find(impl_->kinds, kind_of(item)) - impl_->kinds.begin();
-  impl_->first_endpoint = static_cast<std::uint32_t>(kind) * impl_->lane_count;
+  impl_->first_endpoint = impl_->firsts[static_cast<std::size_t>(kind)];
   const Load load = impl_->load_of(item, counted);
   std::vector<Occupancy> occupancy;
   const Share dropped = GDX_TRY(impl_->pass(world, item, impl_->load_of(item, warmup), false,
@@ -562,29 +527,9 @@ Result<Sample> Rank::run(World& world, const Case& item, std::uint64_t messages,
   Sample sample;
   sample.occupancy = std::move(occupancy);
   sample.elapsed_ns = mine.elapsed_ns;
-  for (const Share& share : shares) {
-    sample.messages += share.messages;
-    if (share.elapsed_ns != 0)
-      sample.messages_per_s +=
-          static_cast<double>(share.messages) * 1e9 / static_cast<double>(share.elapsed_ns);
-    sample.cpu_ns.push_back(share.spent.cpu_ns);
-    sample.posted += share.posted;
-    sample.credit_stalls += share.spent.stalls;
-    sample.retransmissions += share.spent.retransmissions;
-    sample.checked_bytes += share.checked_bytes;
-    sample.bad_bytes += share.bad_bytes;
-    sample.dropped_bad_bytes += share.dropped_bad_bytes;
-  }
-  if (std::ranges::all_of(shares, has_pcie)) {
-    sample.pcie_reads = sample.pcie_record_reads = sample.pcie_writes = 0;
-    for (const Share& share : shares) {
-      *sample.pcie_reads += share.spent.pcie_reads;
-      *sample.pcie_record_reads += share.spent.pcie_record_reads;
-      *sample.pcie_writes += share.spent.pcie_writes;
-    }
-  }
+  add_shares(shares, sample);
   if (!load.latency || !load.sends) return sample;
-  impl_->add_latencies(load, sample);
+  add_latencies(load, impl_->lanes, impl_->outcomes, sample);
   return sample;
 }
 

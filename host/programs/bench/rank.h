@@ -64,9 +64,9 @@ class Rank {
   [[nodiscard]] static Result<Rank> connect(Hca hca, const Gpus& gpus, World& world, const Plan& plan,
                                             const std::vector<Case>& cases);
 
-  // Collective. `messages` of the reporting rank counts; 0 runs nothing. `die`: this rank kills itself
-  // meanwhile. Errors: those of the kernel, naming the rank that failed, and of the world.
-  [[nodiscard]] Result<Sample> run(World& world, const Case& item, std::uint64_t messages, bool die);
+  // Collective, with equal arguments but `die`. `counted`: messages; 0 runs nothing. `die`: this rank kills
+  // itself meanwhile. Errors: those of the kernel, naming the rank that failed, and of the world.
+  [[nodiscard]] Result<Sample> run(World& world, const Case& item, std::uint64_t counted, bool die);
 
   [[nodiscard]] const Hca& hca() const;
   [[nodiscard]] std::string payload_place() const;  // "host memory"

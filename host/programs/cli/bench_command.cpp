@@ -21,12 +21,15 @@
 #include "host/programs/bench/compare.h"
 #include "host/programs/bench/document.h"
 #include "host/programs/bench/formats.h"
+#include "host/programs/bench/modelled.h"
 #include "host/programs/bench/page.h"
 #include "host/programs/bench/plan.h"
 #include "host/programs/cli/commands.h"
 #include "host/programs/cli/launcher.h"
 #include "host/programs/cli/signal_guard.h"
 #include "host/programs/doctor/machine.h"
+#include "host/queue/endpoint.h"
+#include "proto/doorbell_kind.h"
 
 namespace gdx {
 namespace {
@@ -40,12 +43,13 @@ constexpr int kMaxWords = 32;  // of one list
 constexpr char kDefaultSizes[] = "8:4M:8";
 constexpr char kQuickSizes[] = "8:2M:64";
 constexpr char kAllSizes[] = "1:64M";
-constexpr char kTokenSizes[] = "7168,14336";   // of DeepEP's dispatch in FP8, and its combine in BF16
-constexpr std::uint64_t kTokens = 128 * 8;     // that a rank sends: 128 to 8 experts each
+constexpr char kTokenSizes[] = "7168,14336";  // of 7168 values in FP8 and in BF16
+// Of 16 tokens of 8 heads of 128 values in BF16, and of 64 tokens of DeepSeek's 576 values in BF16.
+constexpr char kBlockSizes[] = "32K,72K";
+constexpr std::uint64_t kBlocks = 64;          // that are under way
 constexpr std::uint32_t kDefaultPort = 18515;  // perftest's
 constexpr std::uint32_t kMostPort = 65535;
 constexpr char kPointToPointSizes[] = "8:16M";
-constexpr std::uint64_t kMostModelledBytes = 16 << 20;
 constexpr double kQuickSeconds = 40;
 constexpr std::uint32_t kQuickRounds = 6;
 
@@ -56,7 +60,6 @@ struct BenchOptions {
   std::string format = "gdx";
   std::string output;
   std::string report;
-  std::string chart_library;
   std::string preset;
   std::vector<std::string> models;            // path classes
   std::vector<std::string> compared;          // two files
@@ -87,9 +90,12 @@ void apply_presets(BenchOptions& options) {
   Plan& plan = options.plan;
   using Words = std::vector<std::string>;
   if (options.preset == "deepep") {
-    if (plan.tests.empty()) plan.tests = {"put_bw"};
+    if (plan.tests.empty()) plan.tests = bench::expert_tests();
     imply<std::string>(options, "--size", options.sizes, kTokenSizes);
-    imply(options, "--depth", plan.depths, {kTokens});
+  } else if (options.preset == "kv") {
+    if (plan.tests.empty()) plan.tests = {"put_bw", "get_bw"};
+    imply<std::string>(options, "--size", options.sizes, kBlockSizes);
+    imply(options, "--depth", plan.depths, {kBlocks});
   } else if (options.preset == "nvshmem") {
     if (plan.tests.empty()) plan.tests = {"put_lat", "get_lat", "put_bw", "get_bw"};
     imply<std::string>(options, "--size", options.sizes, kPointToPointSizes);
@@ -100,6 +106,11 @@ void apply_presets(BenchOptions& options) {
     imply(options, "--seconds", plan.seconds, kQuickSeconds);
     if (options.preset.empty()) imply<std::string>(options, "--size", options.sizes, kQuickSizes);
   }
+  const auto experts = [](const std::string& test) {
+    return std::ranges::count(bench::expert_tests(), test) != 0;
+  };
+  if (!plan.tests.empty() && std::ranges::all_of(plan.tests, experts))
+    imply<std::string>(options, "--size", options.sizes, kTokenSizes);
   if (options.all_sizes) imply<std::string>(options, "--size", options.sizes, kAllSizes);
 }
 
@@ -114,7 +125,7 @@ bool has_address(const std::string& host) {
 // other words without a dot may be benchmarks' names, mistyped.
 bool is_host(const std::string& word) {
   if (word.find_first_of(".:") != std::string::npos) return true;
-  return word.find('_') == std::string::npos && std::ranges::count(bench::collective_tests(), word) == 0 &&
+  return word.find('_') == std::string::npos && std::ranges::count(bench::tests_of_ranks(), word) == 0 &&
          has_address(word);
 }
 
@@ -258,23 +269,22 @@ Result<void> try_file(const std::string& file) {
               fmt::format("{}: cannot be written: {}; name another file", file, std::strerror(error)));
 }
 
-// Adds a modelled series for each path class: puts of the plan's modes and sizes.
+// Adds modelled series for each path class, of the plan's modes and sizes.
 Result<void> add_models(const BenchOptions& options, nlohmann::ordered_json& document) {
   if (options.models.empty()) return {};
   const auto program = GDX_TRY(sibling_program("gdx_model", "../../../driver-shim/pcie/model"));
-  std::vector<std::string> modes = options.plan.ways;
-  std::erase(modes, "auto");
-  std::vector<std::uint64_t> sizes = options.plan.sizes_bytes;
-  std::erase_if(sizes, [](std::uint64_t bytes) { return bytes > kMostModelledBytes; });
-  const auto puts = [](const std::string& test) { return test.starts_with("put_"); };
-  if (modes.empty() || sizes.empty() || std::ranges::none_of(options.plan.tests, puts)) return {};
+  const char* const doorbell = std::getenv(kDoorbellVariable);
+  const std::string kind(doorbell == nullptr ? gdx::name(DoorbellKind::kPlain) : doorbell);
+  const auto questions = bench::questions_of(document, options.plan, kind);
   const Progress progress;
   for (const std::string& path : options.models) {
-    progress.show("modelling {}", path);
-    const auto text = GDX_TRY(doctor::live_probes().run(
-        {program, "--path", path, "--mode", fmt::format("{}", fmt::join(modes, ",")), "--size-bytes",
-         fmt::format("{}", fmt::join(sizes, ",")), "--json"}));
-    bench::add_modelled(document, nlohmann::ordered_json::parse(text));
+    for (const bench::ModelQuestion& question : questions) {
+      progress.show("modelling {}", path);
+      std::vector<std::string> command = {program, "--path", path};
+      command.insert(command.end(), question.options.begin(), question.options.end());
+      const auto text = GDX_TRY(doctor::live_probes().run(command));
+      bench::add_modelled(document, nlohmann::ordered_json::parse(text), question);
+    }
   }
   return {};
 }
@@ -315,28 +325,24 @@ Result<int> measure(BenchOptions& options, nlohmann::ordered_json& document) {
   return status;
 }
 
-Result<void> write_files(const BenchOptions& options, const bench::ChartLibrary& library,
-                         const nlohmann::ordered_json& document) {
+Result<void> write_files(const BenchOptions& options, const nlohmann::ordered_json& document) {
   if (!options.output.empty()) {
     GDX_TRY(write_file(options.output, bench::to_text(document)));
   }
-  return options.report.empty() ? Result<void>{} : write_file(options.report, bench::page(document, library));
+  return options.report.empty() ? Result<void>{} : write_file(options.report, bench::page(document));
 }
 
 // Writes files, adds modelled series, writes them again, and prints. A fault of models, or an end meanwhile,
 // loses nothing that was measured.
-Result<int> keep(BenchOptions& options, const bench::ChartLibrary& library, nlohmann::ordered_json& document,
-                 int status) {
+Result<int> keep(BenchOptions& options, nlohmann::ordered_json& document, int status) {
   const auto note = [&status](const Result<void>& done) {
     if (done) return true;
     const int failed = report(done.error());
     if (status == 0) status = failed;
     return false;
   };
-  const bool written = note(write_files(options, library, document));
-  if (!options.report.empty() && library.script.empty())
-    print_error("gdx bench: {}: {}\n", options.report, library.missing);
-  // The table would be all models; the page has a choice of them.
+  const bool written = note(write_files(options, document));
+  // The table would be all models.
   const bool all_models = options.models.empty() && !options.report.empty();
   const bool first = all_models && !options.json && !options.csv;
   if (all_models) options.models = {"PIX", "PXB", "PHB", "NODE", "SYS"};
@@ -347,7 +353,7 @@ Result<int> keep(BenchOptions& options, const bench::ChartLibrary& library, nloh
   // Whoever ended the run waits for no models.
   if (!document["whole"].get<bool>()) options.models.clear();
   note(add_models(options, document));
-  if (written && !options.models.empty()) note(write_files(options, library, document));
+  if (written && !options.models.empty()) note(write_files(options, document));
   if (!first) print_document(options, document);
   return status;
 }
@@ -356,11 +362,10 @@ Result<int> keep(BenchOptions& options, const bench::ChartLibrary& library, nloh
 Result<int> reprint(const BenchOptions& options) {
   if (!options.compared.empty())
     return fail(Status::kInvalidArgument, "--from and --compare: give one of them");
-  const auto library = GDX_TRY(bench::find_chart_library(options.chart_library));
   GDX_TRY(try_file(options.report));
   const auto document = GDX_TRY(bench::read_document(options.from));
   try {
-    GDX_TRY(write_files(options, library, document));
+    GDX_TRY(write_files(options, document));
     print_document(options, document);
   } catch (const nlohmann::json::exception& error) {
     return fail(Status::kInvalidArgument,
@@ -372,13 +377,12 @@ Result<int> reprint(const BenchOptions& options) {
 
 Result<int> run_bench(BenchOptions& options) {
   // Before anything is measured, so that a fault here costs no time.
-  const auto library = GDX_TRY(bench::find_chart_library(options.chart_library));
   for (const std::string& file : {options.output, options.report}) GDX_TRY(try_file(file));
   GDX_TRY(tell_meeting(options));
   nlohmann::ordered_json document;
   const auto status = GDX_TRY(measure(options, document));
   if (document.is_null()) return status;
-  return keep(options, library, document, status);
+  return keep(options, document, status);
 }
 
 void add_plan_options(command_line::Command command, BenchOptions& options) {
@@ -387,8 +391,8 @@ void add_plan_options(command_line::Command command, BenchOptions& options) {
   command.add_option(
       "tests", plan.tests,
       fmt::format("Benchmarks: {} (all of these), or {} between --ranks, and the HOST[:PORT] that listens",
-                  fmt::join(bench::all_tests(), ", "), fmt::join(bench::collective_tests(), ", ")));
-  command.add_option("--ranks", plan.ranks, "Ranks of alltoall, incast and allreduce (2)")
+                  fmt::join(bench::all_tests(), ", "), fmt::join(bench::tests_of_ranks(), ", ")));
+  command.add_option("--ranks", plan.ranks, "Ranks of alltoall, incast, allreduce, dispatch and combine (2)")
       .check(whole(2, bench::kMostRanks));
   command
       .add_option("--modes", plan.ways,
@@ -404,6 +408,12 @@ void add_plan_options(command_line::Command command, BenchOptions& options) {
                   "A list of numbers of endpoints, each with a block of its own (1)")
       .list(',', kMaxWords)
       .check(whole(1, bench::kMaxEndpoints));
+  command
+      .add_option("--posters", plan.posters,
+                  "A list of numbers of blocks, which share endpoints where they are more: put_lat, put_bw "
+                  "(--endpoints)")
+      .list(',', kMaxWords)
+      .check(whole(1, bench::kMaxPosters));
   keep(command
            .add_option("-t,--depth", plan.depths, "A list of messages between two flushes, of bandwidth (16)")
            .list(',', kMaxWords)
@@ -440,6 +450,9 @@ void add_plan_options(command_line::Command command, BenchOptions& options) {
       .add_option("-x,--gid-index", options.gid_index,
                   fmt::format("Entry of the HCA's GID table (${}, or by its address)", kGidIndexVariable))
       .check(whole(0, 255));
+}
+
+void add_fault_options(command_line::Command command, Plan& plan) {
   command
       .add_option("--kill-rank", plan.kill_rank,
                   "This rank kills itself half-way: the report must be partial")
@@ -458,12 +471,8 @@ void add_output_options(command_line::Command command, BenchOptions& options) {
       .add_option("--output", options.output,
                   "Keep the JSON document in this file, too; also of a partial run")
       .check(command_line::not_empty("the name of a file"));
-  const auto report =
-      command.add_option("--report", options.report, "Write a page with charts to this file (.html)")
-          .check(command_line::not_empty("the name of a file"));
-  command.add_option("--chart-library", options.chart_library, "Chart.js for that page (libjs-chart.js's)")
-      .check(command_line::not_empty("the name of a file"))
-      .needs(report);
+  command.add_option("--report", options.report, "Write a page with charts to this file (.html)")
+      .check(command_line::not_empty("the name of a file"));
   command
       .add_option("--model", options.models,
                   "Modelled series beside it: a list of path classes (a page has all)")
@@ -497,11 +506,13 @@ void add_bench_command(command_line::Command app, const std::string& command_tex
   command.add_flag("--quick", options->quick,
                    fmt::format("Sizes {}, {} rounds, about a minute", kQuickSizes, kQuickRounds));
   command
-      .add_option("--preset", options->preset,
-                  "deepep: tokens of 7168 values, 128 to 8 experts each; nvshmem: its point-to-point sizes "
-                  "and scopes")
-      .check(one_of({"deepep", "nvshmem"}));
+      .add_option(
+          "--preset", options->preset,
+          "deepep: dispatch and combine of 128 tokens of 7168 values to 8 experts each, between --ranks; kv: "
+          "blocks of a KV cache; nvshmem: its point-to-point sizes and scopes")
+      .check(one_of({"deepep", "kv", "nvshmem"}));
   add_plan_options(command, *options);
+  add_fault_options(command, options->plan);
   add_output_options(command, *options);
   command.add_flag("--peers", options->plan.peers,
                    "Standard benchmarks (perftest, UCX, libfabric) take turns on the same HCA");

@@ -7,6 +7,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "host/programs/bench/experts.h"
+#include "host/programs/bench/modelled.h"
 #include "tests/unit/bench/sample_journal.h"
 
 namespace gdx::bench {
@@ -158,17 +160,75 @@ TEST(Document, modelled_figures_are_a_series_of_their_own) {
   add_modelled(
       document,
       Json::parse(
-          R"({"path":"PHB","generation":5,"lanes":16,"platform":"generic","doorbell":"plain","record":"read","rows":[
+          R"({"path":"PHB","generation":5,"lanes":16,"platform":"generic","doorbell":"plain",
+      "record":"read","queues":"gpu","rows":[
       {"mode":"push","size_bytes":4096,"delivered_ns":1.0,"completed_ns":2345.678,"messages_per_s":2e6},
-      {"mode":"pull","size_bytes":8,"delivered_ns":1.0,"completed_ns":1.0,"messages_per_s":null}]})"));
+      {"mode":"pull","size_bytes":8,"delivered_ns":1.0,"completed_ns":1.0,"messages_per_s":null}]})"),
+      {{},
+       {{"operation", "put"}, {"endpoints", 4}, {"batch", 1}, {"ranks", 2}, {"latency_of", "completion"}}});
   EXPECT_EQ(document["rows"], measured);
   ASSERT_EQ(document["modelled"].size(), 2u);
   const Json& one = document["modelled"][0];
   EXPECT_EQ(one["series"],
-            "modelled by gdx model: PHB, PCIe 5 x16, generic platform, plain doorbells, records read");
+            "modelled by gdx model: PHB, PCIe 5 x16, generic platform, plain doorbells, records read, "
+            "queues in gpu memory, 4 endpoints");
   EXPECT_EQ(one["latency_us"], 2.346);
   EXPECT_EQ(one["gigabytes_per_s"], 8.192);
   EXPECT_TRUE(document["modelled"][1]["gigabytes_per_s"].is_null()) << "the model withholds the rate";
+}
+
+// Questions are of what was measured: each doorbell, memory of queues and number of endpoints once.
+TEST(Document, models_have_the_rows_own_conditions) {
+  Plan plan;
+  plan.sizes_bytes = {64, 32 << 20};
+  plan.ways = {"pull", "auto"};
+  Json document = sample_document();
+  document["conditions"][0]["queues"] = "kernels' in gpu memory, proxies' in host memory";
+  Json& rows = document["rows"];
+  rows.erase(rows.begin() + 1, rows.end());
+  rows.push_back(rows[0]);
+  rows[1]["doorbell"] = "blueflame";
+  rows[1]["queues"] = "host";
+  rows[1]["endpoints"] = rows[1]["posters"] = 4;
+  rows.push_back(rows[0]);
+  rows[2]["posters"] = 8;  // of shared endpoints: no model
+  const auto questions = questions_of(document, plan, "plain");
+  ASSERT_EQ(questions.size(), 2u);
+  const std::vector<std::string> sizes = {"--mode", "pull", "--size-bytes", "64", "--json"};
+  std::vector<std::string> first = {"--queues",    "gpu", "--doorbell", "plain",
+                                    "--endpoints", "1",   "--batch",    "1"};
+  std::vector<std::string> second = {"--queues",    "host", "--doorbell", "blueflame",
+                                     "--endpoints", "4",    "--batch",    "1"};
+  first.insert(first.end(), sizes.begin(), sizes.end());
+  second.insert(second.end(), sizes.begin(), sizes.end());
+  EXPECT_EQ(questions[0].options, first);
+  EXPECT_EQ(questions[1].options, second);
+  rows.erase(rows.begin() + 1, rows.end());
+  rows[0]["operation"] = "dispatch";
+  rows[0]["ranks"] = 2;
+  const auto rounds = questions_of(document, plan, "plain");
+  ASSERT_EQ(rounds.size(), 2u) << "and 64 ranks";
+  EXPECT_EQ(rounds[1].fields["ranks"], 64);
+  EXPECT_EQ(rounds[1].options[1], "host") << "a team's";
+  EXPECT_EQ(rounds[1].options[5], "63");
+  EXPECT_EQ(rounds[1].round_messages, messages_to_others(Operation::kDispatch, 0, 64));
+}
+
+// Each token of each rank goes to 8 experts, and comes back from where it went.
+TEST(Experts, routes_are_whole) {
+  for (const std::uint32_t ranks : {2u, 3u, 16u, 64u}) {
+    std::uint32_t sum = 0;
+    for (std::uint32_t to = 0; to < ranks; ++to) {
+      sum += messages_between(Operation::kDispatch, 1, to, ranks);
+      EXPECT_EQ(messages_between(Operation::kDispatch, 1, to, ranks),
+                messages_between(Operation::kCombine, to, 1, ranks));
+      EXPECT_LE(messages_between(Operation::kDispatch, 1, to, ranks),
+                to == 1 ? kRoutes : most_messages_between(ranks));
+    }
+    EXPECT_EQ(sum, kRoutes);
+    const double even = static_cast<double>(kRoutes) * (ranks - 1) / ranks;
+    EXPECT_NEAR(messages_to_others(Operation::kDispatch, 0, ranks), even, 0.1 * even) << "of uniform experts";
+  }
 }
 
 class DocumentFile : public testing::Test {
@@ -190,8 +250,8 @@ TEST_F(DocumentFile, is_read_as_it_was_written) {
 TEST_F(DocumentFile, which_is_none_is_refused) {
   EXPECT_THAT(error_of("rubbish"), HasSubstr("no result of gdx bench: make one"));
   EXPECT_THAT(error_of("{}"), HasSubstr("no result of gdx bench: make one"));
-  EXPECT_THAT(error_of(R"({"gdx_bench":1,"rows":[]})"), HasSubstr("of version 1, this gdx reads version 2"));
-  EXPECT_THAT(error_of(R"({"gdx_bench":2,"rows":[{"operation":1}]})"), HasSubstr("no result of gdx bench"));
+  EXPECT_THAT(error_of(R"({"gdx_bench":1,"rows":[]})"), HasSubstr("of version 1, this gdx reads version 3"));
+  EXPECT_THAT(error_of(R"({"gdx_bench":3,"rows":[{"operation":1}]})"), HasSubstr("no result of gdx bench"));
   EXPECT_THAT(read_document("/nonexistent/a.json").error().message, HasSubstr("cannot be read"));
 }
 

@@ -215,6 +215,7 @@ TEST(Plan, both_ranks_get_the_same_plan) {
   plan.sizes_bytes = {8, 1 << 26};
   plan.scopes = {"block"};
   plan.endpoints = {2};
+  plan.posters = {7};
   plan.depths = {3};
   plan.batches = {2};
   plan.doorbells = {"blueflame"};
@@ -237,7 +238,7 @@ TEST(Plan, both_ranks_get_the_same_plan) {
   EXPECT_EQ(
       to_json(plan).dump(),
       R"({"tests":["put_bw","get_lat"],"modes":["push","proxy"],"sizes":[8,67108864],"scopes":["block"],)"
-      R"("endpoints":[2],"depths":[3],"batches":[2],"doorbells":["blueflame"],"queues":["gpu","host"],)"
+      R"("endpoints":[2],"posters":[7],"depths":[3],"batches":[2],"doorbells":["blueflame"],"queues":["gpu","host"],)"
       R"("ranks":5,"both_ways":true,"adaptive_routing":true,"rounds":9,"messages":11,"seconds":2.5,)"
       R"("hca":"mlx5_0","memory":"gpu",)"
       R"("workers":13,"peers":true,"kill_rank":1,"break_memory":true})");
