@@ -43,7 +43,7 @@ ContractRow flush_row(const PortTraits& traits, SignalOrder order) {
             "a write's own completion says only that its source is free"};
   const std::string delivered =
       fmt::format("writes complete when delivered ({})", source_of(traits, "FI_DELIVERY_COMPLETE"));
-  if (order != SignalOrder::kMessage)
+  if (order != SignalOrder::kMessage || !traits.early_writes)
     return {"flush", Support::kNative, delivered + "; the agent answers for signals"};
   return {"flush", Support::kEmulated,
           "the target's agent answers a message behind all writes and signals; with GDX_EMULATION=refuse " +

@@ -172,7 +172,8 @@ class Executor {
   // Returns whether writes of the entry complete when their source is free, since an answer to a message
   // behind them tells of their delivery.
   [[nodiscard]] bool completes_early(const Entry& entry) const {
-    return order_ == SignalOrder::kMessage && options_.emulation == Emulation::kPermit && !entry.ends;
+    return traits().early_writes && order_ == SignalOrder::kMessage &&
+           options_.emulation == Emulation::kPermit && !entry.ends;
   }
   // Returns whether the rank is known to have all puts and signals that were posted.
   [[nodiscard]] static bool is_proven(const Flow& flow) {

@@ -75,6 +75,9 @@ PortTraits traits_of(const fi_info& info, const LibfabricOptions& options, const
                        info.domain_attr->mr_key_size >= sizeof(std::uint64_t);
   traits.offsets = (info.domain_attr->mr_mode & FI_MR_VIRT_ADDR) == 0;
   traits.within_host = has_part(traits.provider, kWithinHost);
+  // Not where connections may be made anew, as by ofi_rxm after a peer has refused a write: what an ended one
+  // has lost is told to nobody, and messages behind it arrive.
+  traits.early_writes = traits.within_host;
   traits.software = is_software(traits.provider);
   traits.immediate_bytes = static_cast<std::uint32_t>(info.domain_attr->cq_data_size);
   traits.most_bytes = info.ep_attr->max_msg_size;

@@ -23,6 +23,8 @@ struct PortTraits {
   bool messages_in_order = false;
   bool read_after_write = false;  // a read sees the writes before it
   bool delivery_complete = true;  // writes complete when the target has them, else when their source is free
+  // kPortSourceFree ends writes earlier, and no message arrives behind one that is lost.
+  bool early_writes = false;
   bool atomics = false;
   bool gpu_memory = false;
   bool random_keys = false;  // else the provider chooses keys
@@ -78,8 +80,8 @@ inline constexpr std::uint32_t kPortImmediate = 2;   // the target's queue gets 
 inline constexpr std::uint32_t kPortSourceFree = 4;  // a write may complete as soon as its source is free
 
 // A port belongs to one thread at a time, which posts and polls. Writes complete when the target has them
-// (delivery, not departure), unless kPortSourceFree is given or the port's properties say otherwise. Errors of
-// all calls: the provider's words, and a Status by their meaning.
+// (delivery, not departure), unless kPortSourceFree is given or the port's properties say otherwise. Errors
+// of all calls: the provider's words, and a Status by their meaning.
 class Port {
  public:
   virtual ~Port() = default;

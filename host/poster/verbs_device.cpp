@@ -68,22 +68,9 @@ Result<std::vector<Socket>> own_addresses() {
   return addresses;
 }
 
-Result<std::vector<Socket>> addresses_of(const VerbsOptions& options) {
-  if (options.address.empty()) return own_addresses();
-  sockaddr_in v4{};
-  sockaddr_in6 v6{};
-  v4.sin_family = AF_INET;
-  v6.sin6_family = AF_INET6;
-  if (inet_pton(AF_INET, options.address.c_str(), &v4.sin_addr) == 1)
-    return std::vector{socket_of(reinterpret_cast<const sockaddr&>(v4))};
-  if (inet_pton(AF_INET6, options.address.c_str(), &v6.sin6_addr) == 1)
-    return std::vector{socket_of(reinterpret_cast<const sockaddr&>(v6))};
-  return fail(Status::kInvalidArgument, fmt::format("'{}' is no numeric address", options.address));
-}
-
 // Returns an id at the first address that belongs to a usable device. `seen` gets all devices that there are.
 Result<Id> bind_to_device(rdma_event_channel* channel, const VerbsOptions& options, std::string& seen) {
-  for (Socket socket : GDX_TRY(addresses_of(options))) {
+  for (Socket socket : GDX_TRY(own_addresses())) {
     rdma_cm_id* made = nullptr;
     if (library().create_id(channel, &made, nullptr, RDMA_PS_TCP) != 0)
       return tl::unexpected(error_of("rdma_create_id", errno));
@@ -125,7 +112,7 @@ Result<void> read_properties(Device& device) {
   PortTraits& traits = device.traits;
   traits.provider = kVerbsPort;
   traits.version = fmt::format("{}, {} device {}", kVersion, transport_name(device), device.name());
-  traits.order_source = device.is_iwarp() ? "RFC 5040, 5.5" : "RC of InfiniBand and RoCE";
+  traits.order_source = device.is_iwarp() ? "RFC 5040" : "RC of InfiniBand and RoCE";
   traits.message_after_write = true;
   traits.messages_in_order = true;
   traits.read_after_write = true;

@@ -39,6 +39,7 @@ class TestPort final : public Port {
   TestPort() {
     traits_.provider = "test";
     traits_.message_after_write = true;
+    traits_.early_writes = true;
     traits_.read_after_write = true;
     traits_.most_bytes = kHeapBytes;
   }
@@ -74,6 +75,7 @@ class TestPort final : public Port {
   }
 
   void set_reads_see_writes(bool see) { traits_.read_after_write = see; }
+  void forbid_early_writes() { traits_.early_writes = false; }
   void set_most_bytes(std::uint64_t bytes) { traits_.most_bytes = bytes; }
   void complete_at_departure() { traits_.delivery_complete = false; }
   void complete(const Posted& posted) {
@@ -374,7 +376,8 @@ TEST_F(ExecutorTest, puts_are_complete_for_the_host_once_an_answer_behind_them_c
   EXPECT_TRUE(executor_->is_complete(target).value());
 }
 
-// The plugins' transfers complete at delivery, and so does all where emulation is refused.
+// The plugins' transfers complete at delivery, and so does all where emulation is refused, or where a message
+// may arrive behind a write that was lost. A flush has nothing to ask then.
 TEST_F(ExecutorTest, transfers_complete_at_delivery) {
   make(2);
   Command put{};
@@ -388,6 +391,20 @@ TEST_F(ExecutorTest, transfers_complete_at_delivery) {
   give(1, 64);
   turn();
   EXPECT_EQ(port_->writes.at(0).flags & kPortSourceFree, 0u);
+  make(2);
+  port_->forbid_early_writes();
+  give(1, 64);
+  Command flush{};
+  flush.operation = CommandOperation::kFlush;
+  flush.rank = 1;
+  executor_->take(0, index_++, flush);
+  turn();
+  EXPECT_EQ(port_->writes.at(0).flags & kPortSourceFree, 0u);
+  EXPECT_LT(done_of(done_[1]), index_);
+  port_->complete(port_->writes.at(0));
+  turn();
+  EXPECT_EQ(done_[1], index_);
+  EXPECT_TRUE(port_->sends.empty());
 }
 
 TEST_F(ExecutorTest, window_that_is_replaced_or_dropped_is_no_longer_registered) {
