@@ -71,8 +71,8 @@ Result<void> Connection::make(ibv_pd* domain, std::uint8_t ack_timeout) {
   completions_.reset(ibv_create_cq(id_->verbs, static_cast<int>(receives + sends), nullptr, nullptr, 0));
   if (!completions_) return tl::unexpected(error_of("ibv_create_cq", errno));
   buffers_.resize(std::size_t{2} * receives);
-  region_.reset(
-      ibv_reg_mr(domain, buffers_.data(), buffers_.size() * sizeof(Buffer), IBV_ACCESS_LOCAL_WRITE));
+  constexpr int kAccess = IBV_ACCESS_LOCAL_WRITE;  // as a number, for clang: the call is a macro
+  region_.reset(ibv_reg_mr(domain, buffers_.data(), buffers_.size() * sizeof(Buffer), kAccess));
   if (!region_) return tl::unexpected(error_of("ibv_reg_mr of messages", errno));
   // Of kernels before 5.8, which do not know it, the time is theirs.
   (void)library().set_option(id_.get(), RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &ack_timeout,

@@ -21,6 +21,7 @@ namespace {
 
 // Polls of which one looks for events of connections, while none is being made: a look is a system call.
 constexpr std::uint32_t kPollsPerLook = 128;
+constexpr int kEventsAtOnce = 64;  // so that strangers' requests hold nothing up
 constexpr int kResolveMs = 2000;
 constexpr int kBacklog = 1024;
 // Requests of ranks that this one does not know yet. Only who knows its number can leave one.
@@ -249,14 +250,17 @@ void VerbsPort::fail_peer(Peer& peer, Error error) {
 }
 
 Result<void> VerbsPort::take_events() {
-  rdma_cm_event* event = nullptr;
-  while (library().get_cm_event(device_.channel.get(), &event) == 0) {
+  for (int left = kEventsAtOnce; left != 0; --left) {
+    rdma_cm_event* event = nullptr;
+    if (library().get_cm_event(device_.channel.get(), &event) != 0) {
+      if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) return {};
+      return tl::unexpected(error_of("rdma_get_cm_event", errno));
+    }
     const CmEvent copy = copy_of(*event);
     library().ack_cm_event(event);
     GDX_TRY(take(copy));
   }
-  if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) return {};
-  return tl::unexpected(error_of("rdma_get_cm_event", errno));
+  return {};
 }
 
 Result<void> VerbsPort::take(const CmEvent& event) {

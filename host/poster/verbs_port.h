@@ -17,8 +17,7 @@ namespace gdx {
 inline constexpr std::string_view kVerbsPort = "ibverbs";
 
 struct VerbsOptions {
-  std::string device{};   // as ibv_devices names it; empty: the first that is usable
-  std::string address{};  // numeric, of this host; empty: the device's first
+  std::string device{};  // as ibv_devices names it; empty: the first that is usable
   // Time before a resend, 4.096 us * 2^ack_timeout, and the number of resends; iWARP has TCP's.
   std::uint8_t ack_timeout = 18;
   std::uint8_t retry_count = 7;
