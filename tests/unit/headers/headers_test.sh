@@ -19,7 +19,7 @@ refuses() {
 }
 
 host_header_under_nvcc_names_the_remedy() {
-  local words='include device/endpoint.h in what nvcc compiles'
+  local words='include device/team.h or device/endpoint.h in what nvcc compiles'
   refuses host/gdx.h "$words" "$compiler" -x c++ -std=c++20 -D__CUDACC__ -fsyntax-only
   command -v nvcc >/dev/null || return 0
   refuses host/gdx.h "$words" nvcc -x cu -std=c++17 -o /dev/null -c
