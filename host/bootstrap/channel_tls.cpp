@@ -235,6 +235,7 @@ Error ChannelTls::failure(int done) const {
           fmt::format("came as rank {} and has another secret: give all ranks of the job the same", peer_)};
     case SSL_R_SSLV3_ALERT_ILLEGAL_PARAMETER:
     case SSL_R_SSLV3_ALERT_HANDSHAKE_FAILURE:
+    case SSL_R_TLSV1_ALERT_DECRYPT_ERROR:  // the alert of OpenSSL 3.5
       return {Status::kInvalidArgument,
               "does not know this rank's secret: give all ranks of the job the same, and the same root"};
     default: break;

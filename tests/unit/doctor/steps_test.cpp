@@ -53,6 +53,7 @@ std::string text_of(const std::string& step, const StepResult& result) {
       {"root: (yes|no)", "root: R"},
       {"page 0x[0-9a-f]+", "page 0xU"},
       {"NC_DEDICATED [^;\n]+", "NC_DEDICATED N"},  // by libmlx5
+      {"pages: 16", "pages: 32"},                  // newer ones put two queues on a page
       {"[0-9]+ ns each", "N ns each"},
       {"[0-9]+ of 200 copies", "C of 200 copies"},
       {"GID [0-9]+ [0-9a-f.:]+,", "GID I G,"},
