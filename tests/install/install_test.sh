@@ -43,7 +43,8 @@ step bash -c '. "$1" && complete -p gdx' - "$folder/gdx/share/bash-completion/co
 run_put "$folder/build/put"
 
 export PKG_CONFIG_PATH=$folder/gdx/$4/pkgconfig
-export LD_LIBRARY_PATH=$folder/gdx/$4
+LD_LIBRARY_PATH=$(pkg-config --variable=libdir gdx)
+export LD_LIBRARY_PATH
 for package in gdx gdx-static; do
   step pkg-config --print-errors --exists $package
   # Words, each a flag.
