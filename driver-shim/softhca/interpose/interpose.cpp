@@ -449,8 +449,7 @@ GDX_EXPORT void gdx_softhca_share(int file) { device().share(file); }
 GDX_EXPORT int gdx_softhca_raise(int event) { return device().raise(event); }
 
 namespace {
-// Begin of the array, which the linker defines.
-extern "C" RealSymbol __start_gdx_real_functions[] __attribute__((visibility("hidden")));
+extern "C" RealSymbol __start_gdx_real_functions[] __attribute__((visibility("hidden")));  // by the linker
 extern "C" RealSymbol __stop_gdx_real_functions[] __attribute__((visibility("hidden")));
 
 // Resolves at load, because dlsym() is not async-signal-safe, and clears dlerror()'s message for the program.
