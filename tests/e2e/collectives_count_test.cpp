@@ -120,30 +120,39 @@ TEST_P(Counted, calls_of_equals_send_what_their_algorithms_do) { expect_sent(cal
 // The HCA reads what it pulls; what is inline comes with the request.
 TEST_P(Counted, pieces_go_by_the_mode_that_a_call_names) {
   if (size() == 1) GTEST_SKIP() << "a rank alone sends nothing";
-  constexpr auto S = Scope::kThread;
-  constexpr auto P = Placement::kHost;
+  constexpr Scope kScope = Scope::kThread;
+  constexpr Placement kPlacement = Placement::kHost;
   const auto of_mode = [&](auto mode) -> std::vector<Sends> {
     constexpr Mode kMode = decltype(mode)::value;
     const std::uint64_t others = size() - 1;
     const auto with_lengths = [this](T t, std::size_t n) {
       const std::vector<std::size_t> counts(size(), n);
-      return gdx_all_to_all_v<S, P, kMode>(t, y_, places_.data(), x_, places_.data(), counts.data());
+      return gdx_all_to_all_v<kScope, kPlacement, kMode>(t, y_, places_.data(), x_, places_.data(),
+                                                         counts.data());
     };
     const bool leads = team_.rank() == 0;
-    return {{"all_gather", [this](T t, std::size_t n) { return gdx_all_gather<S, P, kMode>(t, y_, x_, n); },
+    return {{"all_gather",
+             [this](T t, std::size_t n) { return gdx_all_gather<kScope, kPlacement, kMode>(t, y_, x_, n); },
              others, 0},
-            {"all_to_all", [this](T t, std::size_t n) { return gdx_all_to_all<S, P, kMode>(t, y_, x_, n); },
+            {"all_to_all",
+             [this](T t, std::size_t n) { return gdx_all_to_all<kScope, kPlacement, kMode>(t, y_, x_, n); },
              others, 0},
             {"all_to_all_v", with_lengths, others, 0},
-            {"gather", [this](T t, std::size_t n) { return gdx_gather<S, P, kMode>(t, y_, x_, n, 0); },
+            {"gather",
+             [this](T t, std::size_t n) { return gdx_gather<kScope, kPlacement, kMode>(t, y_, x_, n, 0); },
              leads ? 0 : 1u, 0},
-            {"scatter", [this](T t, std::size_t n) { return gdx_scatter<S, P, kMode>(t, y_, x_, n, 0); },
+            {"scatter",
+             [this](T t, std::size_t n) { return gdx_scatter<kScope, kPlacement, kMode>(t, y_, x_, n, 0); },
              leads ? others : 0, 0},
             {"reduce",
-             [this](T t, std::size_t n) { return gdx_reduce<Reduce::kSum, S, P, kMode>(t, y_, x_, n, 0); },
+             [this](T t, std::size_t n) {
+               return gdx_reduce<Reduce::kSum, kScope, kPlacement, kMode>(t, y_, x_, n, 0);
+             },
              leads ? 0 : 1u, 0},
             {"all_reduce",
-             [this](T t, std::size_t n) { return gdx_all_reduce<Reduce::kSum, S, P, kMode>(t, y_, x_, n); },
+             [this](T t, std::size_t n) {
+               return gdx_all_reduce<Reduce::kSum, kScope, kPlacement, kMode>(t, y_, x_, n);
+             },
              others, 0}};
   };
   for (const Sends& sends : of_mode(std::integral_constant<Mode, Mode::kInline>{}))

@@ -345,7 +345,7 @@ class Benchmark {
   static std::string framed(const Chart& chart, const std::string& caption) {
     const std::string svg = svg_of(chart);
     if (svg.empty()) return {};
-    const std::string_view all(kPageTemplate);
+    const std::string_view all = page_template();
     const std::string_view begin = "/*chart{*/";
     const std::size_t from = all.find(begin) + begin.size();
     std::string alone = svg;
@@ -482,16 +482,16 @@ std::string page(const Json& document) {
   for (const std::string& line : warnings(document))
     warned += fmt::format("<p class=\"warn\">{}</p>\n", escaped(line));
   const std::string on = shown(document.at("measured_on"));
-  return filled(kPageTemplate, {{"title", on},
-                                {"on", on},
-                                {"begun", shown(document.at("begun"))},
-                                {"command", shown(document.at("command"))},
-                                {"warnings", warned},
-                                {"verdicts", verdicts(document)},
-                                {"json", base64(document.dump())},
-                                {"csv", base64(csv(document))},
-                                {"figures", measured_section(document) + modelled_section(document)},
-                                {"conditions", conditions(document)}});
+  return filled(page_template(), {{"title", on},
+                                  {"on", on},
+                                  {"begun", shown(document.at("begun"))},
+                                  {"command", shown(document.at("command"))},
+                                  {"warnings", warned},
+                                  {"verdicts", verdicts(document)},
+                                  {"json", base64(document.dump())},
+                                  {"csv", base64(csv(document))},
+                                  {"figures", measured_section(document) + modelled_section(document)},
+                                  {"conditions", conditions(document)}});
 }
 
 }  // namespace gdx::bench

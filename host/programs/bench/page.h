@@ -4,11 +4,12 @@
 
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 
 namespace gdx::bench {
 
-// page.html, whose names in double braces page() replaces.
-extern const char kPageTemplate[];
+// Returns page.html, whose names in double braces page() replaces.
+[[nodiscard]] std::string_view page_template();
 
 // Every figure of a table or chart carries the place that it has in the document, as a JSON pointer.
 [[nodiscard]] std::string page(const nlohmann::ordered_json& document);
