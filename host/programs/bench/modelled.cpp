@@ -18,7 +18,7 @@ constexpr std::uint32_t kModelledRanks = 64;  // more than run
 
 // Returns "gpu" or "host": where the row's queues are, by its condition or that of the run.
 std::string queues_of(const Json& document, const Json& row) {
-  const auto asked = row.at("queues").get<std::string>();
+  auto asked = row.at("queues").get<std::string>();
   if (asked != kDefault) return asked;
   const Json& ranks = document.at("conditions");
   const std::string places = ranks.empty() ? "" : ranks[0].value("queues", "");

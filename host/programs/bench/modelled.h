@@ -10,7 +10,7 @@
 namespace gdx::bench {
 
 // One run of gdx model, but for its path class, and the fields that the rows made of it have.
-struct ModelQuestion {
+struct ModelQuestion {  // NOLINT(bugprone-exception-escape): moving the JSON throws nothing
   std::vector<std::string> options;
   nlohmann::ordered_json fields;
   double round_messages = 0;  // of a round of experts; 0: of puts

@@ -149,48 +149,49 @@ std::string table_of(const std::string& title, const Rows& rows, const std::vect
   return text + "</tbody></table></div>\n";
 }
 
-const std::vector<Column> kKeys = {{"operation", "operation", true}, {"mode", "mode"}, {"size", "bytes"}};
-const std::vector<Column> kConditions = {
+const std::vector<Column> key_columns = {
+    {"operation", "operation", true}, {"mode", "mode"}, {"size", "bytes"}};
+const std::vector<Column> condition_columns = {
     {"scope", "scope", true},          {"ranks", "ranks", true},       {"endpoints", "endpoints", true},
     {"posters", "posters", true},      {"depth", "depth", true},       {"batch", "batch", true},
     {"direction", "direction", true},  {"doorbell", "doorbell", true}, {"queues", "queues", true},
     {"time of a", "latency_of", true}, {"series", "series", true}};
-const std::vector<Column> kLatency = {{"n (messages)", "messages"},
-                                      {"rounds", "rounds"},
-                                      {"median, us", "latency_us/median"},
-                                      {"low", "latency_us/low"},
-                                      {"high", "latency_us/high"},
-                                      {"level", "latency_us/level", true},
-                                      {"p99", "latency_us/p99"},
-                                      {"p99.9", "latency_us/p99_9"},
-                                      {"least", "latency_us/least"},
-                                      {"most", "latency_us/most"},
-                                      {"mean", "latency_us/mean"},
-                                      {"stdev", "latency_us/stdev"},
-                                      {"algbw, GB/s", "bus/algbw_gigabytes_per_s"},
-                                      {"busbw, GB/s", "bus/busbw_gigabytes_per_s"},
-                                      {"ratio to pull", "ratio_to_pull/says"}};
-const std::vector<Column> kBandwidth = {{"n (messages)", "messages"},
-                                        {"rounds", "rounds"},
-                                        {"GB/s", "gigabytes_per_s/median"},
-                                        {"low", "gigabytes_per_s/low"},
-                                        {"high", "gigabytes_per_s/high"},
-                                        {"level", "gigabytes_per_s/level", true},
-                                        {"messages/s", "messages_per_s/median"},
-                                        {"low", "messages_per_s/low"},
-                                        {"high", "messages_per_s/high"},
-                                        {"ratio to pull", "ratio_to_pull/says"}};
-const std::vector<Column> kCosts = {{"measure", "measure", true},
-                                    {"CPU us, rank 0", "cpu_us_per_message/rank_0"},
-                                    {"CPU us, rank 1", "cpu_us_per_message/rank_1"},
-                                    {"stalls", "credit_stalls"},
-                                    {"resent", "retransmissions"},
-                                    {"PCIe reads", "pcie_reads_per_message"},
-                                    {"of records", "pcie_record_reads_per_message"},
-                                    {"PCIe writes", "pcie_writes_per_message"},
-                                    {"counted by", "pcie_counted_by", true},
-                                    {"bytes verified", "bytes_verified"},
-                                    {"wrong", "bad_bytes", true}};
+const std::vector<Column> latency_columns = {{"n (messages)", "messages"},
+                                             {"rounds", "rounds"},
+                                             {"median, us", "latency_us/median"},
+                                             {"low", "latency_us/low"},
+                                             {"high", "latency_us/high"},
+                                             {"level", "latency_us/level", true},
+                                             {"p99", "latency_us/p99"},
+                                             {"p99.9", "latency_us/p99_9"},
+                                             {"least", "latency_us/least"},
+                                             {"most", "latency_us/most"},
+                                             {"mean", "latency_us/mean"},
+                                             {"stdev", "latency_us/stdev"},
+                                             {"algbw, GB/s", "bus/algbw_gigabytes_per_s"},
+                                             {"busbw, GB/s", "bus/busbw_gigabytes_per_s"},
+                                             {"ratio to pull", "ratio_to_pull/says"}};
+const std::vector<Column> bandwidth_columns = {{"n (messages)", "messages"},
+                                               {"rounds", "rounds"},
+                                               {"GB/s", "gigabytes_per_s/median"},
+                                               {"low", "gigabytes_per_s/low"},
+                                               {"high", "gigabytes_per_s/high"},
+                                               {"level", "gigabytes_per_s/level", true},
+                                               {"messages/s", "messages_per_s/median"},
+                                               {"low", "messages_per_s/low"},
+                                               {"high", "messages_per_s/high"},
+                                               {"ratio to pull", "ratio_to_pull/says"}};
+const std::vector<Column> cost_columns = {{"measure", "measure", true},
+                                          {"CPU us, rank 0", "cpu_us_per_message/rank_0"},
+                                          {"CPU us, rank 1", "cpu_us_per_message/rank_1"},
+                                          {"stalls", "credit_stalls"},
+                                          {"resent", "retransmissions"},
+                                          {"PCIe reads", "pcie_reads_per_message"},
+                                          {"of records", "pcie_record_reads_per_message"},
+                                          {"PCIe writes", "pcie_writes_per_message"},
+                                          {"counted by", "pcie_counted_by", true},
+                                          {"bytes verified", "bytes_verified"},
+                                          {"wrong", "bad_bytes", true}};
 
 std::vector<Column> joined(std::initializer_list<const std::vector<Column>*> parts) {
   std::vector<Column> all;
@@ -206,7 +207,7 @@ constexpr std::size_t kAxes = 5;  // of those, which a chart may have across
 // Rows of one benchmark, drawn in charts whose rows differ in the mode and along one axis alone.
 class Benchmark {
  public:
-  Benchmark(const Json& document, std::string operation, std::string measure)
+  Benchmark(const Json& document, std::string operation, const std::string& measure)
       : document_(document),
         operation_(std::move(operation)),
         latency_(measure == "lat"),
@@ -385,11 +386,13 @@ std::string measured_section(const Json& document) {
   };
   const Rows all = rows_of(document, "rows", any);
   return fmt::format("<h2>Measured</h2>\n<div class=\"charts\">\n{}</div>\n", charts) +
-         table_of("Latency", of("lat"), joined({&kKeys, &kLatency, &kConditions})) +
-         table_of("Bandwidth and rate", of("bw"), joined({&kKeys, &kBandwidth, &kConditions})) +
-         table_of("Costs of a message, and what was verified", all, joined({&kKeys, &kCosts, &kConditions})) +
+         table_of("Latency", of("lat"), joined({&key_columns, &latency_columns, &condition_columns})) +
+         table_of("Bandwidth and rate", of("bw"),
+                  joined({&key_columns, &bandwidth_columns, &condition_columns})) +
+         table_of("Costs of a message, and what was verified", all,
+                  joined({&key_columns, &cost_columns, &condition_columns})) +
          table_of("Standard benchmarks on the same HCA", rows_of(document, "peers", any),
-                  joined({&kKeys, &kLatency, &kBandwidth, &kConditions}));
+                  joined({&key_columns, &latency_columns, &bandwidth_columns, &condition_columns}));
 }
 
 // A chart for each series and operation.
