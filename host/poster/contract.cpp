@@ -46,7 +46,8 @@ ContractRow flush_row(const PortTraits& traits, SignalOrder order) {
   if (order != SignalOrder::kMessage || !traits.early_writes)
     return {"flush", Support::kNative, delivered + "; the agent answers for signals"};
   return {"flush", Support::kEmulated,
-          "the target's agent answers a message behind all writes and signals; with GDX_EMULATION=refuse " +
+          "the target's agent answers a message behind all signals once the number of each write is there; "
+          "with GDX_EMULATION=refuse " +
               delivered};
 }
 

@@ -125,7 +125,7 @@ class Executor {
     std::size_t posted = 0;     // entries at the front of which all parts are posted
     std::uint64_t completed = 0;
     std::uint32_t writes_in_flight = 0;
-    std::uint64_t writes = 0;    // numbers given
+    std::uint64_t numbered = 0;  // writes that brought a number
     std::uint64_t messages = 0;  // sent
     bool unproven = false;       // writes that may complete before their delivery are behind the newest
     std::uint64_t answered = 0;  // messages known to be applied
@@ -172,8 +172,14 @@ class Executor {
   // Returns whether writes of the entry complete when their source is free, since an answer to a message
   // behind them tells of their delivery.
   [[nodiscard]] bool completes_early(const Entry& entry) const {
-    return traits().early_writes && order_ == SignalOrder::kMessage &&
-           options_.emulation == Emulation::kPermit && !entry.ends;
+    return traits().early_writes && traits().immediate_bytes >= sizeof(std::uint32_t) &&
+           order_ == SignalOrder::kMessage && options_.emulation == Emulation::kPermit &&
+           flows_.size() <= agent::kMostFlows && !entry.ends;
+  }
+  // Returns whether writes of the entry bring their number, for which messages behind them wait. Those that
+  // complete early do, because a provider may drop what the peer refuses, and deliver the message.
+  [[nodiscard]] bool is_numbered(const Entry& entry) const {
+    return order_ == SignalOrder::kSequence || completes_early(entry);
   }
   // Returns whether the rank is known to have all puts and signals that were posted.
   [[nodiscard]] static bool is_proven(const Flow& flow) {

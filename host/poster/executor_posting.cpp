@@ -136,19 +136,19 @@ Executor::Step Executor::post_put(Flow& flow, Entry& entry) {
     }
     const PortTarget target = target_of(flow, entry);
     const bool more = may_follow(flow, entry, entry.bytes_posted + part);
-    const bool numbered = order_ == SignalOrder::kSequence;
+    const bool numbered = is_numbered(entry);
     const bool early = completes_early(entry);
     const std::uint32_t own_flow = flow.lane * options_.ranks + options_.rank;
     const std::uint32_t flags =
         (more ? kPortMore : 0) | (numbered ? kPortImmediate : 0) | (early ? kPortSourceFree : 0);
     const Step step = finish(flow, &entry, operation,
                              port_->write(flow.rank, source, target, part, flags,
-                                          agent::pack_number(own_flow, flow.writes), &operation->context),
+                                          agent::pack_number(own_flow, flow.numbered), &operation->context),
                              "write");
     if (step == Step::kLater) return step;
     flow.unproven = flow.unproven || early || !traits().delivery_complete;
     ++flow.writes_in_flight;
-    ++flow.writes;
+    if (numbered) ++flow.numbered;
     entry.bytes_posted += part;
   }
   if (!signals) return Step::kDone;
@@ -206,7 +206,7 @@ Executor::Step Executor::send_message(Flow& flow, Entry* entry, const agent::Mes
   operation->message = message;
   operation->message.token = peers_[flow.rank].card.token;
   operation->message.sequence = flow.messages;
-  operation->message.after = order_ == SignalOrder::kSequence ? flow.writes : 0;
+  operation->message.after = flow.numbered;
   operation->message.flow = flow.lane * options_.ranks + options_.rank;
   if ((flow.messages + 1) % agent::kAnswerEvery == 0) operation->message.wants_answer = 1;
   const PortSource source{reinterpret_cast<std::byte*>(&operation->message), operation_region_.local};

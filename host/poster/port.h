@@ -23,7 +23,8 @@ struct PortTraits {
   bool messages_in_order = false;
   bool read_after_write = false;  // a read sees the writes before it
   bool delivery_complete = true;  // writes complete when the target has them, else when their source is free
-  // kPortSourceFree ends writes earlier, and no message arrives behind one that is lost.
+  // kPortSourceFree ends writes earlier, and a connection is never made anew, so that a message whose number
+  // counts a lost write waits for ever.
   bool early_writes = false;
   bool atomics = false;
   bool gpu_memory = false;

@@ -40,6 +40,7 @@ class TestPort final : public Port {
     traits_.provider = "test";
     traits_.message_after_write = true;
     traits_.early_writes = true;
+    traits_.immediate_bytes = 4;
     traits_.read_after_write = true;
     traits_.most_bytes = kHeapBytes;
   }
@@ -340,11 +341,12 @@ TEST_F(ExecutorTest, flush_and_get_wait_for_an_answer_behind_writes_that_complet
     command.bytes = 64;
     executor_->take(0, index_++, command);
     turn();
-    EXPECT_EQ(port_->writes.at(0).flags & kPortSourceFree, kPortSourceFree);
+    EXPECT_EQ(port_->writes.at(0).flags, kPortSourceFree | kPortImmediate);
     port_->complete(port_->writes.at(0));
     for (int i = 0; i < 3; ++i) turn();
     ASSERT_EQ(port_->sends.size(), 1u);
     EXPECT_EQ(port_->sends[0].message.kind, agent::Kind::kEcho);
+    EXPECT_EQ(port_->sends[0].message.after, 1u) << "a write that is lost keeps it";
     EXPECT_TRUE(port_->reads.empty());
     EXPECT_EQ(done_[1], index_ - 1) << "the put alone";
     answer(port_->sends[0].message);
