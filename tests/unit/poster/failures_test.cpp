@@ -26,7 +26,8 @@ using ::testing::Not;
 constexpr std::uint64_t kHeapBytes = 1 << 16;
 constexpr std::uint64_t kSecondNs = 1'000'000'000;
 
-// Clock of posters: real, or later by `hurry_ns` at each look, so that a bound passes on a machine of any speed.
+// Clock of posters: real, or later by `hurry_ns` at each look, so that a bound passes on a machine of any
+// speed.
 std::atomic<std::uint64_t> hurry_ns{0};
 std::uint64_t test_clock() {
   static std::atomic<std::uint64_t> ahead_ns{0};
