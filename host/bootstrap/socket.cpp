@@ -277,6 +277,10 @@ Error no_answer(const std::string& root, const std::string& why) {
           fmt::format("rank 0 did not answer at {} ({}): start it, or correct the root address", root, why)};
 }
 
+Error error_of_attempt(int error) {
+  return {error == ECONNREFUSED ? Status::kNotFound : Status::kPeerGone, std::strerror(error)};
+}
+
 Result<Descriptor> connect_to_local(const std::string& root, std::uint64_t deadline_ns) {
   for (;;) {
     auto socket = connect_local(local_name(root), deadline_ns, SOCK_STREAM);
@@ -316,6 +320,7 @@ Result<Descriptor> connect_to(const std::string& root, std::uint64_t deadline_ns
 Result<Descriptor> begin_connect(const std::string& address) {
   if (is_local(address)) {
     auto local = connect_local(local_name(address), 0, SOCK_STREAM);
+    if (!local && local.error().status == Status::kNotFound) return local;
     const std::string why = local ? why_stranger(*local, geteuid()) : local.error().message;
     if (why.empty()) return local;
     return fail(Status::kPeerGone, local ? "the listener " + why : why);
@@ -325,13 +330,13 @@ Result<Descriptor> begin_connect(const std::string& address) {
   int error = 0;
   Descriptor socket = begin_attempt(*addresses, error);
   if (socket) return socket;
-  return fail(Status::kPeerGone, std::strerror(error));
+  return tl::unexpected(error_of_attempt(error));
 }
 
 Result<void> finish_connect(const Descriptor& socket) {
   const int error = end_attempt(socket);
   if (error == 0) return {};
-  return fail(Status::kPeerGone, std::strerror(error));
+  return tl::unexpected(error_of_attempt(error));
 }
 
 void keep_alive(const Descriptor& socket) {

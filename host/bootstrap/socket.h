@@ -52,10 +52,10 @@ struct HostPort {
 [[nodiscard]] Result<Descriptor> connect_to(const std::string& root, std::uint64_t deadline_ns);
 
 // Begins to connect to a numeric "HOST:PORT" or to unix:NAME, and does not wait. Once poll() finds the socket
-// writable, finish_connect() tells the result. Errors: kInvalidArgument (no numeric address), kPeerGone with
-// the system's reason.
+// writable, finish_connect() tells the result. Errors: kInvalidArgument (no numeric address); as of
+// finish_connect().
 [[nodiscard]] Result<Descriptor> begin_connect(const std::string& address);
-// Errors: kPeerGone with the system's reason.
+// Errors, with the system's reason: kNotFound (nobody listens there), kPeerGone.
 [[nodiscard]] Result<void> finish_connect(const Descriptor& socket);
 
 // Ends the connection about a minute after the other machine is lost.

@@ -128,6 +128,7 @@ void Connector::opened(ChannelId channel) {
   const auto found = channels_.find(channel);
   if (found == channels_.end()) return;
   peers_[found->second].open = true;
+  peers_[found->second].refusals = 0;
   send_due_or_close(found->second);
 }
 
@@ -146,12 +147,21 @@ void Connector::drop(std::uint32_t rank, ChannelId channel) {
   }
 }
 
-void Connector::lost(ChannelId channel, const std::string& why) {
+void Connector::lost(ChannelId channel, const Error& why) {
   const auto found = channels_.find(channel);
   if (found == channels_.end()) return;
   const std::uint32_t rank = found->second;
-  peers_[rank].problem = {Status::kPeerUnreachable, why};
+  Peer& peer = peers_[rank];
+  peer.problem = {Status::kPeerUnreachable, why.message};
+  peer.refusals = why.status == Status::kNotFound ? peer.refusals + 1 : 0;
   drop(rank, channel);
+  for (std::uint32_t lane = 0; peer.refusals == kMostRefusals && lane < place_.lanes; ++lane) {
+    if (!making(peer.lanes[lane])) continue;
+    give_up(rank, lane,
+            {Status::kPeerUnreachable,
+             fmt::format("rank {} was not connected on lane {} ({}, {} times): it has ended, see why", rank,
+                         lane, why.message, kMostRefusals)});
+  }
   send_due_or_close(rank);
 }
 
@@ -159,6 +169,7 @@ void Connector::received(std::uint64_t now_ns, ChannelId channel, const Connecto
   assert(letter.from < place_.size && letter.from != place_.rank && letter.lane < place_.lanes);
   const std::uint32_t rank = letter.from;
   Peer& peer = peer_of(rank);
+  peer.refusals = 0;
   const auto [entry, is_new] = channels_.emplace(channel, rank);
   if (is_new) {
     // A rank dials only when it has no other channel, so an older one is about to be lost.
@@ -169,7 +180,7 @@ void Connector::received(std::uint64_t now_ns, ChannelId channel, const Connecto
     peer.accepted = channel;
   } else if (entry->second != rank) {
     port_.close(channel);
-    return lost(channel, fmt::format("it spoke as rank {}", rank));
+    return lost(channel, {Status::kPeerGone, fmt::format("it spoke as rank {}", rank)});
   }
   take(now_ns, channel, letter);
   send_due_or_close(rank);

@@ -14,7 +14,7 @@
 //   kGone       the host's      refused, or not ready by the deadline; final
 //
 // Each state but kIdle and kGone goes to kGone on a refusal. All between kIdle and kReady do so at the
-// deadline.
+// deadline, and where nobody listens at the peer's address.
 //
 // A channel is a TCP connection. The rank that dialled it closes it once nothing waits on it.
 #pragma once
@@ -34,6 +34,7 @@ namespace gdx {
 
 inline constexpr std::uint64_t kFirstRetryPauseNs = 10'000'000;  // doubled by each further try
 inline constexpr std::uint64_t kMostRetryPauseNs = 320'000'000;
+inline constexpr std::uint32_t kMostRefusals = 6;  // dials in a row for which nobody listened: 0.3 s
 // Time that a dialled channel may be silent while other ranks wait.
 inline constexpr std::uint64_t kDialTurnNs = 500'000'000;
 
@@ -86,8 +87,10 @@ class Connector {
   void ask(std::uint64_t now_ns, std::uint32_t rank, std::uint32_t lane);
   // Takes note that a dialled channel is open.
   void opened(ChannelId channel);
-  // Takes note that a channel has ended or was not opened, and why.
-  void lost(ChannelId channel, const std::string& why);
+  // Takes note that a channel has ended or was not opened, and why. kNotFound: nobody listens there, so the
+  // rank, which listened before it told its address, has ended. It is given up when that is so again and
+  // again.
+  void lost(ChannelId channel, const Error& why);
   // Handles a letter. One on an unknown channel is the first on a channel that its sender has dialled.
   void received(std::uint64_t now_ns, ChannelId channel, const ConnectorLetter& letter);
   // Does what is due by now, and dials.
@@ -120,6 +123,7 @@ class Connector {
     std::uint64_t dialled_ns = 0;  // time of the newest dialling
     std::uint64_t dial_ns = 0;     // the next is not before
     std::uint64_t pause_ns = kFirstRetryPauseNs;
+    std::uint32_t refusals = 0;  // dials in a row for which nobody listened
     // The last since all its pairs were at rest, for the deadline's message.
     Error problem = {Status::kPeerUnreachable, "it did not answer"};
   };

@@ -44,6 +44,10 @@ Result<void> check_options(const ConnectorOptions& options) {
   return {};
 }
 
+Error no_answer(const std::string& at, const Error& why) {
+  return {why.status, fmt::format("no answer at {}: {}", at, why.message)};
+}
+
 Result<std::string> address_of(const ConnectorIdentity& identity, std::size_t rank) {
   if (identity.version != bootstrap::kConnectorVersion) {
     return fail(Status::kVersionMismatch,
@@ -191,7 +195,7 @@ ChannelId ConnectorService::dial(std::uint32_t rank) {
   if (connection) {
     channels_[id] = {std::move(*connection), true, false, to};
   } else {
-    refused_.emplace_back(id, fmt::format("no answer at {}: {}", to, connection.error().message));
+    refused_.emplace_back(id, no_answer(to, connection.error()));
   }
   return id;
 }
@@ -209,7 +213,7 @@ void ConnectorService::send(ChannelId channel, std::uint32_t rank, const Connect
 
 void ConnectorService::close(ChannelId channel) { channels_.erase(channel); }
 
-void ConnectorService::lose(ChannelId id, const std::string& why) {
+void ConnectorService::lose(ChannelId id, const Error& why) {
   channels_.erase(id);
   connector_->lost(id, why);
 }
@@ -329,7 +333,7 @@ bool ConnectorService::serve_channel(ChannelId id) {
       pollfd writable{channel.connection.socket().value(), POLLOUT, 0};
       if (::poll(&writable, 1, 0) != 1) return false;
       if (auto connected = bootstrap::finish_connect(channel.connection.socket()); !connected) {
-        lose(id, fmt::format("no answer at {}: {}", channel.to, connected.error().message));
+        lose(id, no_answer(channel.to, connected.error()));
         return true;
       }
       channel.connecting = false;
@@ -343,7 +347,7 @@ bool ConnectorService::serve_channel(ChannelId id) {
     (void)channel.connection.flush();
     auto frame = channel.connection.receive({FrameType::kConnector});
     if (!frame) {
-      lose(id, fmt::format("it {}", frame.error().message));
+      lose(id, {Status::kPeerGone, fmt::format("it {}", frame.error().message)});
       return true;
     }
     if (!*frame && !channel.opened && channel.connection.is_open()) continue;
@@ -361,7 +365,7 @@ bool ConnectorService::take_frame(ChannelId id, const bootstrap::Frame& frame) {
                   fmt::format("sent a letter of rank {} with the key of rank {}", letter->from, *proven));
   if (!letter) {
     reception_->drop(channels_[id].connection, letter.error().message);
-    lose(id, fmt::format("it {}", letter.error().message));
+    lose(id, {Status::kPeerGone, fmt::format("it {}", letter.error().message)});
     return false;
   }
   connector_->received(running_ns(), id, *letter);

@@ -95,7 +95,7 @@ class ConnectorService final : private ConnectorPort {
   // Returns whether anything happened on the channel.
   [[nodiscard]] bool serve_channel(ChannelId id);
   [[nodiscard]] bool take_frame(ChannelId id, const bootstrap::Frame& frame);
-  void lose(ChannelId id, const std::string& why);
+  void lose(ChannelId id, const Error& why);
 
   [[nodiscard]] bootstrap::ChannelPlace channel_place() const;
   [[nodiscard]] Result<bootstrap::Connection> begin_connection(std::uint32_t rank) const;
@@ -114,7 +114,7 @@ class ConnectorService final : private ConnectorPort {
   std::optional<Connector> connector_;
   std::optional<bootstrap::Reception> reception_;
   std::map<ChannelId, Channel> channels_;
-  std::vector<std::pair<ChannelId, std::string>> refused_;  // dialled, and ended at once
+  std::vector<std::pair<ChannelId, Error>> refused_;  // dialled, and ended at once
   ChannelId last_channel_ = 0;
   std::uint64_t listen_again_ns_ = 0;  // the listener rests until then
   std::uint64_t running_ns_ = 0;

@@ -198,15 +198,16 @@ void ConnectorWorld::die(std::uint32_t rank, bool vanishes) {
   }
 }
 
-void ConnectorWorld::report_loss(ChannelId channel, int side, std::uint64_t time_ns, const char* why) {
-  at(time_ns, links_[channel].rank[side], [this, channel, side, why] {
+void ConnectorWorld::report_loss(ChannelId channel, int side, std::uint64_t time_ns, const char* why,
+                                 Status status) {
+  at(time_ns, links_[channel].rank[side], [this, channel, side, why, status] {
     Link& link = links_[channel];
     if (link.ended[side]) return;
     link.ended[side] = true;
     if (!link.known[side]) return;
     Rank& rank = *ranks_[link.rank[side]];
     if (side == 0) --rank.dialled;
-    rank.machine.lost(channel, why);
+    rank.machine.lost(channel, {status, why});
   });
 }
 
@@ -243,7 +244,8 @@ ChannelId ConnectorWorld::dial(std::uint32_t owner, std::uint32_t peer) {
   at(now_ns_ + delay_ns() + delay_ns(), owner, [this, channel, owner, peer] {
     Link& dialled = links_[channel];
     if (dialled.ended[0] || dialled.broken || ranks_[peer]->vanished || cut(owner, peer)) return;
-    if (ranks_[peer]->dead) return report_loss(channel, 0, now_ns_, "no answer: Connection refused");
+    if (ranks_[peer]->dead)
+      return report_loss(channel, 0, now_ns_, "no answer: Connection refused", Status::kNotFound);
     ranks_[owner]->machine.opened(channel);
   });
   if (random_.chance(breaks_)) {

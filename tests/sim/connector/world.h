@@ -90,7 +90,8 @@ class ConnectorWorld {
   void ask(std::uint32_t rank, std::uint32_t peer, std::uint32_t lane);
   void die(std::uint32_t rank, bool vanishes);
   void break_link(ChannelId channel);
-  void report_loss(ChannelId channel, int side, std::uint64_t time_ns, const char* why);
+  void report_loss(ChannelId channel, int side, std::uint64_t time_ns, const char* why,
+                   Status status = Status::kPeerGone);
   void after_event(std::uint32_t rank);
   [[nodiscard]] std::uint64_t delay_ns();
   [[nodiscard]] std::uint64_t arrival_ns(Link& link, int side);

@@ -119,7 +119,7 @@ TEST_F(ConnectorCalls, rank_that_is_asked) {
   connector.received(10, 42, letter_of(kNotNow, 2, 1));
   EXPECT_THAT(port.take(), ElementsAre("close 41", "answer by 42 to 2 of 0, lane 0: QP 200 to 1200"))
       << "told again by the new one";
-  connector.lost(42, "it was reset");
+  connector.lost(42, {Status::kPeerGone, "it was reset"});
   EXPECT_EQ(connector.next_ns(), 0u) << "it is to dial";
   connector.tick(11);
   connector.opened(1);
@@ -145,7 +145,7 @@ TEST_F(ConnectorCalls, pauses_between_creations_and_between_dials) {
   connector.tick(now_ns);
   EXPECT_THAT(port.take(), ElementsAre("create 1.0", "dial 1 by 1"));
   for (const std::uint64_t pause_ms : {10, 20, 40, 80, 160, 320, 320}) {
-    connector.lost(port.last, "no answer");
+    connector.lost(port.last, {Status::kPeerGone, "no answer"});
     EXPECT_EQ(connector.next_ns(), now_ns + pause_ms * kMs);
     now_ns += pause_ms * kMs;
     connector.tick(now_ns - 1);
@@ -164,8 +164,25 @@ TEST_F(ConnectorCalls, pauses_between_creations_and_between_dials) {
   connector.ask(now_ns, 1, 1);
   now_ns = connector.next_ns();
   connector.tick(now_ns);
-  connector.lost(port.last, "no answer");
+  connector.lost(port.last, {Status::kPeerGone, "no answer"});
   EXPECT_EQ(connector.next_ns(), now_ns + kFirstRetryPauseNs);
+}
+
+// A rank listens before it tells its address, so nobody listens only once it has ended.
+TEST_F(ConnectorCalls, rank_where_nobody_listens_is_given_up_before_the_deadline) {
+  const Error nobody{Status::kNotFound, "refused"};
+  connector.ask(0, 1, 0);
+  for (std::uint32_t refusals = 1; refusals <= 2 * kMostRefusals; ++refusals) {
+    connector.tick(connector.next_ns());
+    port.take();
+    ASSERT_EQ(connector.state(1, 0), PairState::kOffering);
+    // Another failure between them shows that the address lives.
+    connector.lost(port.last, refusals == kMostRefusals ? Error{Status::kPeerGone, "it was reset"} : nobody);
+  }
+  EXPECT_THAT(port.take(), ElementsAre(fmt::format(
+                               "gone 1.0, peer unreachable (transport retries exceeded): rank 1 was not "
+                               "connected on lane 0 (refused, {} times): it has ended, see why",
+                               kMostRefusals)));
 }
 
 TEST_F(ConnectorCalls, channels_go_by_turns_where_more_ranks_wait) {
@@ -177,7 +194,7 @@ TEST_F(ConnectorCalls, channels_go_by_turns_where_more_ranks_wait) {
   connector.opened(2);
   connector.tick(100 + kDialTurnNs - 1);
   EXPECT_THAT(port.take(), ElementsAre("ask by 2 to 2 of 0, lane 0: QP 200 to 0"));
-  connector.lost(1, "no answer");
+  connector.lost(1, {Status::kPeerGone, "no answer"});
   EXPECT_EQ(connector.next_ns(), 0u) << "a place is free";
   connector.tick(200);
   EXPECT_THAT(port.take(), ElementsAre("dial 3 by 3"));

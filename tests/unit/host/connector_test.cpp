@@ -214,16 +214,11 @@ TEST_F(Connectors, rank_that_has_ended_is_named_and_the_others_connect) {
   start();
   ASSERT_TRUE(services[0]->connect(2, 0, kLongNs));
   services[2].reset();
-  // A connector counts no more than this of the time between two looks.
-  std::jthread hastens([this](const std::stop_token& stop) {
-    for (; !stop.stop_requested(); std::this_thread::yield()) time.skip(kShortNs);
-  });
   const auto lost = services[0]->connect(2, 1, kLongNs);
-  hastens.request_stop();
   ASSERT_FALSE(lost);
   EXPECT_EQ(lost.error().status, Status::kPeerUnreachable);
-  EXPECT_THAT(lost.error().message, HasSubstr("rank 2 was not connected on lane 1 within 60.000 s"));
-  EXPECT_THAT(lost.error().message, HasSubstr("no answer at 127.0.0.1:"));
+  EXPECT_THAT(lost.error().message, HasSubstr("rank 2 was not connected on lane 1 (no answer at 127.0.0.1:"));
+  EXPECT_THAT(lost.error().message, HasSubstr("it has ended"));
   EXPECT_EQ(books[0]->of(2, 1).gone, lost.error().message);
   EXPECT_EQ(books[0]->of(2, 0).gone, "") << "a pair that was ready";
   EXPECT_TRUE(services[0]->connect(1, 0, kLongNs));
@@ -475,7 +470,7 @@ TEST(ConnectorReason, deadline_states_what_happened_to_this_attempt) {
     connector.tick(now_ns);
     return port.last;
   };
-  const Error lost = end_of(0, [&] { connector.lost(port.channel, "it was reset"); });
+  const Error lost = end_of(0, [&] { connector.lost(port.channel, {Status::kPeerGone, "it was reset"}); });
   EXPECT_EQ(lost.status, Status::kPeerUnreachable);
   EXPECT_THAT(lost.message, HasSubstr("(it was reset)"));
   const Error silent = end_of(1, [] {});
