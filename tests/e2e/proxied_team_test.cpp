@@ -303,7 +303,7 @@ TEST(ProxiedTeam, rank_that_dies_is_unreachable_by_name) {
   const std::string name = "rank " + std::to_string(dead);
   EXPECT_THAT(team.describe_fault(),
               AllOf(HasSubstr("proxied " + name + ", lane 0: an echo to " + name),
-                    // Which of both, depends on where the rank died.
+                    // The flush, where the put was complete before the rank died.
                     ContainsRegex("proxied " + name + ", lane 1: (put with signal|flush) to ")));
   EXPECT_EQ(team.connect(dead).error().status, Status::kPeerUnreachable);
   const auto met = team.barrier();
