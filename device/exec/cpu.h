@@ -423,6 +423,16 @@ ProgressFunction progress_of(const First& first, const Rest&... /*unused*/) {
   return nullptr;
 }
 
+// Returns whether a kernel's first argument is the team of the process from which this one was forked: the
+// host takes the progress function from the copies of its handles in a child.
+inline bool is_of_parent() { return false; }
+template <typename First, typename... Rest>
+bool is_of_parent(const First& first, const Rest&... /*unused*/) {
+  if constexpr (std::is_same_v<First, TeamHandle>)
+    return first.progress != nullptr && first.copy->progress == nullptr;
+  return false;
+}
+
 // Makes a word of 8 B, zero, that the host and kernels reach. Errors: none on this layer.
 [[nodiscard]] inline Status make_word(std::uint64_t** word) {
   *word = std::make_unique<std::uint64_t>(0).release();
@@ -431,9 +441,12 @@ ProgressFunction progress_of(const First& first, const Rest&... /*unused*/) {
 inline void free_word(std::uint64_t* word) { const std::unique_ptr<std::uint64_t> ends(word); }
 
 // Launches a kernel on the configuration's stream, and returns before it has run. Arguments are copied.
-// Errors: kInvalidArgument without a stream. The kernel's own are told by synchronize().
+// Errors: kInvalidArgument without a stream, and, with a line on stderr, in a process that was forked from
+// the one of the stream or of the team that is the first argument. The kernel's own are told by
+// synchronize().
 template <typename Kernel, typename... Args>
 [[nodiscard]] Status launch_async(const LaunchConfig& config, Kernel kernel, const Args&... args) {
+  if (is_of_parent(args...)) return refuse_in_child();
   LaunchConfig complete = config;
   if (complete.progress == nullptr) complete.progress = progress_of(args...);
   // Any, so that a kernel that waits for one of another stream yields its core.
@@ -442,13 +455,14 @@ template <typename Kernel, typename... Args>
 }
 
 // Runs a kernel to its end, on the configuration's stream or on this thread. Errors: run_grid's; on a stream
-// those of synchronize().
+// those of launch_async() and synchronize(); kInvalidArgument in a forked process, as there.
 template <typename Kernel, typename... Args>
 [[nodiscard]] Status launch(const LaunchConfig& config, Kernel kernel, const Args&... args) {
   if (config.stream != nullptr) {
     const Status launched = launch_async(config, kernel, args...);
     return launched == Status::kOk ? synchronize(config.stream) : launched;
   }
+  if (is_of_parent(args...)) return refuse_in_child();
   LaunchConfig complete = config;
   if (complete.progress == nullptr) complete.progress = progress_of(args...);
   return run_grid(complete, [&] { kernel(args...); });

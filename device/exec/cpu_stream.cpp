@@ -1,5 +1,7 @@
 #include "device/exec/cpu_stream.h"
 
+#include <unistd.h>
+
 #include <condition_variable>
 #include <cstdint>
 #include <cstdio>
@@ -54,6 +56,9 @@ class CpuStream {
   CpuStream(const CpuStream&) = delete;
   CpuStream& operator=(const CpuStream&) = delete;
 
+  // Returns whether its thread is of this process, and not of the one from which this one was forked.
+  [[nodiscard]] bool is_here() const { return getpid() == process_; }
+
   // `always`: also after a failed launch, because other streams may wait for it.
   void append(std::function<Status()> work, bool always) {
     {
@@ -99,6 +104,7 @@ class CpuStream {
     }
   }
 
+  const pid_t process_ = getpid();
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Work> work_;
@@ -137,20 +143,38 @@ Status create_stream(Stream* stream) {
   }
 }
 
-void destroy_stream(Stream stream) { const std::unique_ptr<CpuStream> ends(stream); }
+void destroy_stream(Stream stream) {
+  if (stream != nullptr && stream->is_here()) const std::unique_ptr<CpuStream> ends(stream);
+}
+
+Status refuse_in_child() {
+  std::fprintf(
+      stderr,
+      "gdx: process %d was forked from the one whose team or stream this launch names: launch there, "
+      "or begin with another program by exec\n",
+      getpid());
+  return Status::kInvalidArgument;
+}
+
+// Returns kOk for a stream of this process.
+static Status check(Stream stream) {
+  if (stream == nullptr) return Status::kInvalidArgument;
+  return stream->is_here() ? Status::kOk : refuse_in_child();
+}
 
 Status enqueue(Stream stream, std::function<Status()> work) {
-  if (stream == nullptr) return Status::kInvalidArgument;
+  if (const Status status = check(stream); status != Status::kOk) return status;
   stream->append(std::move(work), false);
   return Status::kOk;
 }
 
 Status synchronize(Stream stream) {
-  return stream == nullptr ? Status::kInvalidArgument : stream->synchronize();
+  const Status status = check(stream);
+  return status == Status::kOk ? stream->synchronize() : status;
 }
 
 Status query(Stream stream) {
-  if (stream == nullptr) return Status::kInvalidArgument;
+  if (const Status status = check(stream); status != Status::kOk) return status;
   return stream->is_idle() ? Status::kOk : Status::kPending;
 }
 
@@ -162,7 +186,8 @@ Status create_event(Event* event) {
 void destroy_event(Event event) { const std::unique_ptr<CpuEvent> ends(event); }
 
 Status record(Event event, Stream stream) {
-  if (event == nullptr || stream == nullptr) return Status::kInvalidArgument;
+  if (event == nullptr) return Status::kInvalidArgument;
+  if (const Status status = check(stream); status != Status::kOk) return status;
   const auto complete = [record = event->renew()] {
     record->complete();
     return Status::kOk;
@@ -172,7 +197,8 @@ Status record(Event event, Stream stream) {
 }
 
 Status wait_for(Stream stream, Event event) {
-  if (event == nullptr || stream == nullptr) return Status::kInvalidArgument;
+  if (event == nullptr) return Status::kInvalidArgument;
+  if (const Status status = check(stream); status != Status::kOk) return status;
   const std::shared_ptr<Record> record = event->newest();
   if (record == nullptr) return Status::kOk;
   const auto wait = [record] {

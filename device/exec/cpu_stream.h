@@ -3,6 +3,9 @@
 // Forward progress: launches of different streams never wait for each other's threads. A kernel that waits
 // lets the software HCA run and yields its core, so kernels of more streams than cores may wait for each
 // other. Events cannot close a circle: a wait names a record that was made before it.
+//
+// A process that was forked from the stream's has none of that thread: there all calls on it but
+// destroy_stream are kInvalidArgument, with a line on stderr.
 #pragma once
 
 #include <functional>
@@ -21,6 +24,9 @@ using Event = CpuEvent*;
 // Runs what was launched on the stream to its end, and ends the stream. A failure that nobody asked for goes
 // to stderr. Null: nothing.
 void destroy_stream(Stream stream);
+// Says on stderr that a launch names what belongs to the process from which this one was forked. Returns
+// kInvalidArgument.
+Status refuse_in_child();
 // Appends one launch. After a failed one it does not run, until synchronize() has told the failure. Errors:
 // kInvalidArgument without a stream.
 [[nodiscard]] Status enqueue(Stream stream, std::function<Status()> work);

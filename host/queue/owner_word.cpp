@@ -1,6 +1,7 @@
 #include "host/queue/owner_word.h"
 
 #include <fmt/format.h>
+#include <pthread.h>
 
 #include <atomic>
 #include <cstdlib>
@@ -64,6 +65,12 @@ class OwnerPage {
   void give_back(std::uint32_t index) { free_.push_back(index); }
   // Returns the value that means free in the word's next use.
   std::uint64_t next_use(std::uint32_t index) { return kUse * uses_[index]++; }
+  // Refuses all kernels that have a word of today.
+  void refuse_all() {
+    for (std::uint32_t i = 0; i < kWordsOfPage; ++i) {
+      if (uses_[i] != 0) static_cast<void>(store(i, refusing(kUse * (uses_[i] - 1))));
+    }
+  }
 
   [[nodiscard]] std::uint64_t* address(std::uint32_t index) const {
     return reinterpret_cast<std::uint64_t*>(base_) + index;
@@ -95,6 +102,12 @@ std::vector<std::weak_ptr<OwnerPage>>& pages_of(int place) {
   return (*pages)[place];
 }
 
+// Returns all pages of the host.
+std::vector<std::shared_ptr<OwnerPage>>& host_pages() {
+  static auto* const pages = new std::vector<std::shared_ptr<OwnerPage>>;
+  return *pages;
+}
+
 Result<std::shared_ptr<OwnerPage>> page_with_room(const Gpu* gpu) {
   std::vector<std::weak_ptr<OwnerPage>>& pages = pages_of(gpu != nullptr ? gpu->ordinal() : kHost);
   std::erase_if(pages, [](const auto& page) { return page.expired(); });
@@ -102,11 +115,16 @@ Result<std::shared_ptr<OwnerPage>> page_with_room(const Gpu* gpu) {
     if (auto page = known.lock(); page && page->has_room()) return page;
   }
   auto page = GDX_TRY(OwnerPage::allocate(gpu));
-  static auto* const kept = new std::vector<std::shared_ptr<OwnerPage>>;
-  if (gpu == nullptr) kept->push_back(page);
+  if (gpu == nullptr) host_pages().push_back(page);
   pages.emplace_back(page);
   return page;
 }
+
+// A child by fork has copies of the parent's queues, which no HCA reads: what is posted there is lost.
+[[maybe_unused]] const int watches_forks = pthread_atfork(nullptr, nullptr, [] {
+  if (!ForkMutex::fork_had_all()) return;
+  for (const auto& page : host_pages()) page->refuse_all();
+});
 
 }  // namespace
 

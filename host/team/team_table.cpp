@@ -1,7 +1,9 @@
 #include "host/team/team_table.h"
 
 #include <fmt/format.h>
+#include <pthread.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <deque>
@@ -13,6 +15,43 @@
 #include "base/page_size.h"
 
 namespace gdx::team {
+namespace {
+
+// The records of all tables of this process.
+struct AllRecords {
+  // Keeps the pages of an ended table, the newest 4 MiB of them.
+  void end(const TeamHandle* copy, HostPages pages) {
+    constexpr std::size_t kMostBytes = 4 << 20;
+    const std::lock_guard lock(mutex);
+    std::erase_if(live, [&](const TableRecords& each) { return each.copy == copy; });
+    bytes += pages.bytes();
+    kept.push_back(std::move(pages));
+    for (; bytes > kMostBytes; kept.pop_front()) bytes -= kept.front().bytes();
+  }
+
+  ForkMutex mutex;
+  std::vector<TableRecords> live;
+  std::deque<HostPages> kept;
+  std::size_t bytes = 0;
+};
+
+AllRecords& all_records() {
+  static auto* const all = new AllRecords;
+  return *all;
+}
+
+// A child by fork has copies of the parent's queues, which no HCA reads: what is posted there is lost. The
+// launch of a kernel sees the handle without progress.
+[[maybe_unused]] const int watches_forks = pthread_atfork(nullptr, nullptr, [] {
+  if (!ForkMutex::fork_had_all()) return;
+  for (const TableRecords& each : all_records().live) {
+    each.forget_peers();
+    each.copy->window_count = 0;
+    each.copy->progress = nullptr;
+  }
+});
+
+}  // namespace
 
 Result<HostPages> HostPages::allocate(std::size_t bytes, const Gpu* gpu) {
   const std::size_t whole = (bytes + page_bytes() - 1) / page_bytes() * page_bytes();
@@ -32,24 +71,14 @@ Result<Table> Table::create(std::vector<std::uint32_t> members, std::uint32_t la
   table.fault_at_ = members.size() * lanes * sizeof(TeamPeer);
   table.members_ = std::move(members);
   table.pages_ = GDX_TRY(HostPages::allocate(table.fault_at_ + sizeof(TeamFault) + sizeof(TeamHandle), gpu));
+  AllRecords& all = all_records();
+  const std::lock_guard lock(all.mutex);
+  all.live.push_back(table.records());
   return table;
 }
 
-// Keeps the pages of ended tables, the newest 4 MiB of them.
-static void keep(HostPages pages) {
-  constexpr std::size_t kMostBytes = 4 << 20;
-  static ForkMutex mutex;
-  static std::deque<HostPages> kept;
-  static std::size_t bytes = 0;
-  const std::lock_guard lock(mutex);
-  bytes += pages.bytes();
-  kept.push_back(std::move(pages));
-  for (; bytes > kMostBytes; kept.pop_front()) bytes -= kept.front().bytes();
-}
-
-void Table::forget_peers() const {
-  const auto records = fault_at_ / sizeof(TeamPeer);
-  for (TeamPeer& peer : std::span(peers(), records)) {
+void TableRecords::forget_peers() const {
+  for (TeamPeer& peer : peers) {
     set_way(peer, PeerWay::kGone);
     peer.state = nullptr;
     peer.commands = nullptr;
@@ -62,7 +91,7 @@ Table::~Table() {
   pages_.unmap();
   forget_peers();
   copy()->window_count = 0;
-  keep(std::move(pages_));
+  all_records().end(copy(), std::move(pages_));
 }
 
 std::string name_of(const Table& table, std::uint32_t index) {

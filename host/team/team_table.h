@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -34,8 +35,18 @@ class HostPages {
   std::shared_ptr<GpuMapping> mapping_;  // ends before the pages do
 };
 
+// The parts of a table that its end, or a fork, takes from kernels.
+struct TableRecords {
+  std::span<TeamPeer> peers;
+  TeamHandle* copy;
+
+  // Makes all ranks unreachable, and their queues and rings unknown.
+  void forget_peers() const;
+};
+
 // Threads: one at a time, beside kernels. The newest records stay after their end, so that kernels of the CPU
-// layer that are given the handle of a closed team are refused: with kInvalidArgument, or kOk for a flush.
+// layer that are given the handle of a closed team are refused: with kInvalidArgument, or kOk for a flush. A
+// child by fork has the records of its parent's teams in that state.
 class Table {
  public:
   // Makes records for `members`, ranks of the world, on each of `lanes`. Errors: those of HostPages.
@@ -54,12 +65,15 @@ class Table {
   }
   [[nodiscard]] TeamFault* fault() const { return reinterpret_cast<TeamFault*>(pages_.data() + fault_at_); }
   // Makes all ranks unreachable, and their queues and rings unknown.
-  void forget_peers() const;
+  void forget_peers() const { records().forget_peers(); }
   // Returns the handle in memory, which kernels' code out of line reads.
   [[nodiscard]] TeamHandle* copy() const { return reinterpret_cast<TeamHandle*>(fault() + 1); }
 
  private:
   Table() = default;
+  [[nodiscard]] TableRecords records() const {
+    return {std::span(peers(), fault_at_ / sizeof(TeamPeer)), copy()};
+  }
 
   std::vector<std::uint32_t> members_;
   std::size_t fault_at_ = 0;

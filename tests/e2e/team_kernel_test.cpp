@@ -1,5 +1,6 @@
 // Kernels of a team, as `gdx run --ranks N` starts them: every rank runs these tests in the same order.
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "device/collectives/collectives.h"
+#include "device/endpoint.h"
 #include "device/team.h"
 #include "host/calibration/mode_table.h"
 #include "host/calibration/table_mode.h"
@@ -152,6 +154,43 @@ TEST_P(TeamKernels, lane_that_does_not_exist_and_a_closed_team_are_refused_at_on
   must(team.close());
   refused_by(kernel, handle);
   refused_by(divide, team.handle());
+}
+
+// A child by fork has copies of queues that no HCA reads, so a post there would be lost.
+TEST_P(TeamKernels, forked_childs_launches_and_kernels_are_refused) {
+  Team team = make_team(GetParam());
+  auto* const memory = must(team.allocate<std::uint64_t>(16));
+  const std::uint32_t next = (team.rank() + 1) % team.size();
+  must(team.connect(next));
+  const TeamHandle handle = team.handle();
+  const EndpointHandle endpoint = team.endpoint(0, next);
+  exec::Stream stream = nullptr;
+  ASSERT_EQ(exec::create_stream(&stream), Status::kOk);
+  std::vector<Status> answers;
+  const auto kernel = [&] {
+    answers = {gdx_put(handle, memory + 8, memory, 8, next),
+               gdx_signal(handle, memory, 1, SignalOp::kAdd, next)};
+    if (endpoint.layout_version == 0) return;  // mapped ranks have none
+    const device::SharedEndpoint<Scope::kThread> queue(endpoint);
+    answers.push_back(queue.status() == Status::kNotConnected ? Status::kInvalidArgument : Status::kOk);
+  };
+  const pid_t child = fork();
+  if (child == 0) {
+    const Status launched = exec::launch({.block = {1}}, kernel);
+    answers.push_back(launched == Status::kOk ? Status::kInvalidArgument : launched);
+    answers.push_back(exec::launch(
+        {.block = {1}}, [](const TeamHandle& /*team*/) {}, handle));
+    answers.push_back(exec::launch_async({.block = {1}, .stream = stream}, [] {}));
+    exec::destroy_stream(stream);
+    const auto wrong = std::find_if(answers.begin(), answers.end(),
+                                    [](Status each) { return each != Status::kInvalidArgument; });
+    _exit(wrong == answers.end() ? 0 : 1 + static_cast<int>(wrong - answers.begin()));
+  }
+  int ended = 0;
+  ASSERT_EQ(waitpid(child, &ended, 0), child);
+  EXPECT_EQ(ended, 0) << "number of the answer that was no refusal: " << WEXITSTATUS(ended);
+  exec::destroy_stream(stream);
+  must(team.barrier());
 }
 
 // Only the leader's arguments would count, and the other lanes' puts be lost.
