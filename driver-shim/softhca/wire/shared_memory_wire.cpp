@@ -388,13 +388,19 @@ const WireCounters& SharedMemoryWire::counters() const {
 
 Result<std::unique_ptr<Wire>> open_wire(Carrier carrier, const UdpConfig& config) {
   if (carrier == Carrier::kUdp) return open_udp(config);
-  Result<BoundSocket> bound = bind_socket(config.address, config.receive_buffer_bytes);
+  // The name is taken before the address, so that another user who has a name takes no HCA's ring from it:
+  // who was given no address then has another.
+  Result<Descriptor> listener = Descriptor();
+  const auto take_name = [&listener](const Address& address) {
+    listener = listen_for_calls(address);
+    return listener || listener.error().status != Status::kBusy;
+  };
+  Result<BoundSocket> bound = bind_socket(config.address, config.receive_buffer_bytes, take_name);
   if (!bound) return tl::unexpected<Error>(bound.error());
-  const Address local = bound->address;
+  if (!config.address.empty()) static_cast<void>(take_name(bound->address));
   Result<std::shared_ptr<PcapWriter>> capture = open_capture(config.pcap_path);
   if (!capture) return tl::unexpected<Error>(capture.error());
   std::unique_ptr<Wire> udp = make_udp(std::move(*bound), config, *capture);
-  Result<Descriptor> listener = listen_for_calls(local);
   Descriptor epoll = Descriptor::keep(epoll_create1(EPOLL_CLOEXEC));
   const bool udp_carries = carrier == Carrier::kAuto;
   if (listener && (epoll.value() < 0 || !watch(epoll, listener->value()) ||

@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstring>
 #include <fstream>
+#include <optional>
 #include <sstream>
 
 #include "base/log.h"
@@ -89,27 +90,33 @@ int bind_to(const Descriptor& socket, const Address& address, std::uint32_t inte
   return ::bind(socket.value(), reinterpret_cast<const sockaddr*>(&name), length) == 0 ? 0 : errno;
 }
 
-// Returns whether a process holds the port on all addresses, so that none is left. Source: proc(5), net/udp.
-bool port_is_taken_everywhere() {
+// Returns the user who holds the port on all addresses, so that none is left. Source: proc(5), net/udp.
+std::optional<unsigned> holder_everywhere() {
   const std::string end = fmt::format(":{:04X}", roce::kUdpPort);
   for (const char* table : {"/proc/net/udp", "/proc/net/udp6"}) {
     std::ifstream file(table);
     std::string line;
-    std::string slot;
-    std::string local;
-    while (std::getline(file, line) && (std::istringstream(line) >> slot >> local)) {
-      if (local.ends_with(end) && local.find_first_not_of('0') == local.size() - end.size()) return true;
+    while (std::getline(file, line)) {
+      std::istringstream words(line);
+      std::string local;
+      std::string skipped;
+      unsigned user = 0;
+      // sl local_address rem_address st tx:rx tr:tm retrnsmt uid
+      words >> skipped >> local >> skipped >> skipped >> skipped >> skipped >> skipped >> user;
+      if (words && local.ends_with(end) && local.find_first_not_of('0') == local.size() - end.size())
+        return user;
     }
   }
-  return false;
+  return std::nullopt;
 }
 
 tl::unexpected<Error> taken(const std::string& otherwise) {
-  if (!port_is_taken_everywhere()) return fail(Status::kBusy, otherwise);
+  const auto holder = holder_everywhere();
+  if (!holder) return fail(Status::kBusy, otherwise);
   return fail(Status::kBusy,
-              fmt::format("UDP port {0} is taken on all addresses, by no HCA: end the program that "
-                          "`ss -ulpn sport = {0}` names, or use another network namespace",
-                          roce::kUdpPort));
+              fmt::format("UDP port {0} is taken on all addresses, by user {1} and no HCA: end that user's "
+                          "program, which `ss -ulpn sport = {0}` names, or use another network namespace",
+                          roce::kUdpPort, *holder));
 }
 
 Result<BoundSocket> bind_given(const std::string& text, std::size_t receive_bytes) {
@@ -138,12 +145,13 @@ Result<BoundSocket> bind_given(const std::string& text, std::size_t receive_byte
 }
 
 // Starts at a place of the process's own, so that processes started together seldom collide.
-Result<BoundSocket> bind_free_loopback(std::size_t receive_bytes) {
+Result<BoundSocket> bind_free_loopback(std::size_t receive_bytes, const Reserve& reserve) {
   Result<Descriptor> socket = open_socket(Address::ipv4(kFirstLoopback), receive_bytes);
   if (!socket) return tl::unexpected<Error>(socket.error());
   const auto start = static_cast<std::uint32_t>(::getpid());
   for (std::uint32_t i = 0; i < kLoopbacks; ++i) {
     const Address address = Address::ipv4(kFirstLoopback + (start + i) % kLoopbacks);
+    if (reserve && !reserve(address)) continue;
     const int error_number = bind_to(*socket, address, 0);
     if (error_number == 0) return BoundSocket{std::move(*socket), address, interface_of(address)};
     if (error_number != EADDRINUSE) {
@@ -189,8 +197,9 @@ Endpoint from_sockaddr(const sockaddr_storage& from) {
   return endpoint;
 }
 
-Result<BoundSocket> bind_socket(const std::string& address, std::size_t receive_bytes) {
-  return address.empty() ? bind_free_loopback(receive_bytes) : bind_given(address, receive_bytes);
+Result<BoundSocket> bind_socket(const std::string& address, std::size_t receive_bytes,
+                                const Reserve& reserve) {
+  return address.empty() ? bind_free_loopback(receive_bytes, reserve) : bind_given(address, receive_bytes);
 }
 
 }  // namespace gdx::softhca::wire

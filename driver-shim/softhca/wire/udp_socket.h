@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "base/descriptor.h"
@@ -21,9 +22,13 @@ struct BoundSocket {
   Interface interface;  // the way to link-local peers
 };
 
-// Binds a non-blocking socket to port 4791 of `address`, or of a free 127.0.x.y when that is empty.
-// Errors: those of open_udp() in wire.h.
-[[nodiscard]] Result<BoundSocket> bind_socket(const std::string& address, std::size_t receive_bytes);
+// Takes what else an address needs; false: it is not to be had.
+using Reserve = std::function<bool(const Address&)>;
+
+// Binds a non-blocking socket to port 4791 of `address`, or of a free 127.0.x.y when that is empty: the first
+// that `reserve` has taken. Errors: those of open_udp() in wire.h.
+[[nodiscard]] Result<BoundSocket> bind_socket(const std::string& address, std::size_t receive_bytes,
+                                              const Reserve& reserve = {});
 
 struct Endpoint {
   Address address;

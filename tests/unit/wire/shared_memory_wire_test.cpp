@@ -433,5 +433,23 @@ TEST(SharedMemoryWire, taken_name_is_udp_for_auto_and_an_error_for_shm) {
   EXPECT_EQ(receive_all(*b).size(), 1u);
 }
 
+// Names follow from process ids, so another user could take them beforehand and turn `auto` to UDP.
+TEST(SharedMemoryWire, taken_name_costs_who_was_given_no_address_that_address_alone) {
+  std::vector<Descriptor> squatters;
+  for (std::uint32_t i = 0; i < 8; ++i) {
+    auto taken = listen_for_calls(Address::ipv4(0x7f000002 + (getpid() + i) % 0xfffd));
+    if (taken) squatters.push_back(std::move(*taken));
+  }
+  ASSERT_FALSE(squatters.empty());
+  for (const Carrier carrier : {Carrier::kAuto, Carrier::kSharedMemory}) {
+    const auto a = open(carrier);
+    const auto b = open(carrier);
+    send(*a, b->local(), 1, 100);
+    a->flush();
+    EXPECT_EQ(receive_all(*b).size(), 1u);
+    EXPECT_TRUE(a->holds_back(b->local())) << "no ring";
+  }
+}
+
 }  // namespace shared_memory_wire_test
 }  // namespace gdx::softhca::wire
