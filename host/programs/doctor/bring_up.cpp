@@ -75,9 +75,6 @@ StepReport run_step(const Step& step, std::span<const StepReport> before, Bench&
     const commands::CommandRecording recording(bench.commands);
     report.result = step.run(bench);
     report.commands = std::exchange(bench.commands, {});
-    if (report.result.verdict == Verdict::kFail && report.result.advice.empty())
-      report.result.advice =
-          fmt::format("the step tests that {}; host/programs/doctor/README.md has more", step.tests);
   }
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begun;
   report.seconds = took.count();
