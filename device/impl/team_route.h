@@ -141,7 +141,9 @@ GDX_DEVICE std::uint32_t decide_way(const TeamHandle& team, TeamPeer* peer, bool
     const PeerWay way = way_of(*peer);
     outcome = outcome_of(way);
     if (!exec::calls_agree<S>()) {
-      outcome = outcome_of(Status::kInvalidArgument);
+      const auto rank = static_cast<std::uint32_t>((peer - team.peers) % team.size);
+      outcome =
+          outcome_of(record_fault(team.copy, Status::kInvalidArgument, rank, nullptr, kArgumentsDiffer));
     } else if (!has_queue(way) && (by_queue || way != PeerWay::kMapped)) [[unlikely]] {
       outcome = await_peer(team.copy, peer, by_queue);
     }

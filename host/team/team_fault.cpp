@@ -54,6 +54,7 @@ std::string length_reason_of(const TeamFault& fault) {
 std::string argument_reason_of(const TeamFault& fault, const Table& table, const Windows& windows) {
   if (fault.rank >= table.size() && fault.rank != kAnyTeamRank)
     return fmt::format(": the team has {} ranks", table.size());
+  if (fault.bytes == kArgumentsDiffer) return ": threads made one call with different arguments";
   if (fault.address == 0) return fault.bytes == 0 ? ": the lane does not exist" : ": a null pointer";
   for (std::uint32_t w = 0; w < windows.count(); ++w) {
     const Memory& memory = windows.window(w).memory;
@@ -130,7 +131,7 @@ std::string describe_fault(const Table& table, const Windows& windows, const Con
     if (fault.address != 0 && fault.waited != 0)
       text += wait_text(fault, table, windows, connections, options);
     if (fault.waited == 0) {
-      if (fault.address != 0 || fault.bytes != 0)
+      if (fault.address != 0 || (fault.bytes != 0 && fault.bytes != kArgumentsDiffer))
         text += fmt::format(", {} bytes at {}", fault.bytes, place_of(fault, windows.heap()));
       text += reason_of(fault, table, windows);
     }

@@ -107,6 +107,9 @@ enum class TeamAtomics : std::uint32_t {
 // Rank of a wait that names none, and so probes none.
 inline constexpr std::uint32_t kAnyTeamRank = ~std::uint32_t{0};
 
+// Bytes in the fault of a call whose threads gave it different arguments, so that it named no one memory.
+inline constexpr std::uint64_t kArgumentsDiffer = ~std::uint64_t{0};
+
 // First call that was refused or failed on the team, for messages; all zero while there is none.
 struct TeamFault {
   Status status;

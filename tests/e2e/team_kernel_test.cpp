@@ -216,6 +216,8 @@ TEST_P(TeamKernels, lanes_that_give_different_arguments_are_refused_by_the_name_
   EXPECT_NE(run(1).find("gdx: gdx_put: thread 1 of block 0 calls gdx_put with other arguments than thread 0"),
             std::string::npos);
   EXPECT_EQ(ends, std::vector<Status>(32, Status::kInvalidArgument));
+  EXPECT_NE(team.describe_fault().find(": threads made one call with different arguments"), std::string::npos)
+      << team.describe_fault();
   must(team.barrier());
   EXPECT_EQ(std::count(to, to + 32, 0u), 32) << "nothing was sent";
   must(team.barrier());

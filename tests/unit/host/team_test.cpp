@@ -413,6 +413,8 @@ TEST_F(LoneTeam, refusal_is_told_by_its_reason) {
            "invalid length: rank 0, 4097 bytes at heap offset 0x0: too long to go inline: use another mode"},
           {{kBad, 1, 0, 0, 0, 0}, "invalid argument: rank 1: the team has 1 ranks"},
           {{kBad, 0, 0, 0, 0, 0}, "invalid argument: rank 0: the lane does not exist"},
+          {{kBad, 0, 0, kArgumentsDiffer, 0, 0},
+           "invalid argument: rank 0: threads made one call with different arguments"},
           {{kBad, 0, 0, 64, 0, 0}, "invalid argument: rank 0, 64 bytes at 0x0: a null pointer"},
           {{kBad, kAnyTeamRank, heap, 64, 0, 0},
            "invalid argument: any rank, 64 bytes at heap offset 0x0: the team has 1 ranks, and that is "
