@@ -169,6 +169,8 @@ class Rank {
     const PeerWay way = team_.way(peer_rank_);
     return way == PeerWay::kMapped || way == PeerWay::kDirect;
   }
+  // Returns whether signals wait for the puts before them, which adds a round trip.
+  [[nodiscard]] bool fences_signals() const { return team_.endpoint(0, peer_rank_).signal_fence != 0; }
   // Returns the modes that a put to the peer has.
   [[nodiscard]] std::vector<std::string> modes(const Options& options) const {
     if (is_direct()) return {kDirectRow};
@@ -293,18 +295,20 @@ Result<Row> Rank::run(World& world, const std::string& mode, const Case& shape, 
 }
 
 // Conditions of the figures.
-std::string label(const Hca* hca, const Options& options) {
+std::string label(const Rank& rank, const Options& options) {
+  const Hca* const hca = rank.hca();
   const std::string kernels =
       fmt::format("kernels on {}, {} cores", kernels_run_on_gpu() ? "the GPU" : "the CPU layer",
                   std::thread::hardware_concurrency());
   if (hca == nullptr)
     return fmt::format("measured: a thread of the host posts by provider {}, {}", options.provider, kernels);
-  return fmt::format("measured: {}, {}, three quarters of each staging pool lent at most",
-                     hca->is_software() ? "software HCA" : fmt::format("HCA {}", hca->name()), kernels);
+  return fmt::format("measured: {}, {}, three quarters of each staging pool lent at most{}",
+                     hca->is_software() ? "software HCA" : fmt::format("HCA {}", hca->name()), kernels,
+                     rank.fences_signals() ? ", signals fenced" : "");
 }
 
-void print_header(const Hca* hca, const Options& options) {
-  print("{}\n", label(hca, options));
+void print_header(const Rank& rank, const Options& options) {
+  print("{}\n", label(rank, options));
   print("{:<7}{:>8}{:>10}{:>14}{:>11}{:>15}{:>17}{:>10}\n", "mode", "size", "messages", "round trip us",
         "GB/s", "credit stalls", "retransmissions", "verified");
 }
@@ -335,7 +339,7 @@ Result<std::vector<Row>> run_cases(World& world, Rank& rank, const Options& opti
   std::vector<Row> rows;
   std::uint64_t sequence = 1;
   const bool speaks = world.rank() == kSenderRank && !options.json;
-  if (speaks) print_header(rank.hca(), options);
+  if (speaks) print_header(rank, options);
   for (const std::string& mode_name : rank.modes(options)) {
     if (!rank.can_run(mode_name)) continue;
     const Mode mode = *parse_mode(mode_name);
@@ -420,7 +424,7 @@ Result<int> run(const Options& options, const Gpu* gpu) {
 
   if (options.json) {
     nlohmann::json out{
-        {"label", label(rank->hca(), options)},
+        {"label", label(*rank, options)},
         {"hca", rank->hca() == nullptr ? nlohmann::json() : nlohmann::json(rank->hca()->name())},
         {"verified", verified},
         {"staging_violations", audited ? nlohmann::json(found) : nlohmann::json()}};

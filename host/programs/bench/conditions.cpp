@@ -147,6 +147,7 @@ Json read_conditions(const Rank& rank, const Gpus& gpus) {
       {"rdma_core", rdma_core_version()},
       {"payload", rank.payload_place()},
       {"queues", rank.queues_place()},
+      {"signals", rank.signals().empty() ? Json(nullptr) : Json(rank.signals())},
       {"path_class", path_class_of(hca, gpu)},
       {"environment", environment()},
       {"gdx_version", fmt::format("{}, commit {}", GDX_VERSION, commit())}};

@@ -477,6 +477,11 @@ std::string Rank::queues_place() const {
   return text;
 }
 
+std::string Rank::signals() const {
+  if (impl_->endpoints.empty()) return "";
+  return impl_->endpoints.front().handle().signal_fence != 0 ? "fenced" : "unfenced";
+}
+
 const Hca& Rank::hca() const { return *impl_->hca; }
 std::uint32_t Rank::workers() const { return impl_->workers; }
 bool Rank::can_run(const Case& item) const { return impl_->can_run(item); }

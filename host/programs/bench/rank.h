@@ -71,6 +71,7 @@ class Rank {
   [[nodiscard]] const Hca& hca() const;
   [[nodiscard]] std::string payload_place() const;  // "host memory"
   [[nodiscard]] std::string queues_place() const;   // "kernels' in gpu memory, proxies' in host memory"
+  [[nodiscard]] std::string signals() const;  // "fenced" or "unfenced"; empty without endpoints of its own
   // Most threads that run the blocks of one kernel, on the CPU layer.
   [[nodiscard]] std::uint32_t workers() const;
   // Returns false for pushes that were left out.

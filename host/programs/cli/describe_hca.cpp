@@ -86,6 +86,13 @@ std::string timestamps_of(const Hca& hca) {
   }
 }
 
+// Returns whether signals to a peer like this HCA are fenced although its order can be forced, because its
+// queue pairs do not show the force. An endpoint that is connected to itself tells; false without one.
+bool shows_no_force(const Hca& hca) {
+  auto endpoint = Endpoint::create(hca, {}, {.may_ring_unprobed_blueflame = true});
+  return endpoint && endpoint->connect(endpoint->address()) && endpoint->handle().signal_fence != 0;
+}
+
 // Returns the way by which a peer's signals, set and added, stay behind its puts, and the price. What peers
 // send here counts.
 Json describe_order(const Hca& hca) {
@@ -95,7 +102,11 @@ Json describe_order(const Hca& hca) {
   const auto told = [](bool kept, const std::string& signals) {
     return Json{{"kept", kept}, {"signals", signals}};
   };
+  const std::string fenced =
+      "fenced, set and added ones, which waits a round trip for the puts before them: ";
   if (data_order_of(hca.routing(), hca.link_layer(), adaptive) == DataOrder::kKept) {
+    if (hca.routing().order_forced && shows_no_force(hca))
+      return told(false, fenced + "queue pairs do not show that they force the order");
     if (!hca.routing().order_forced) return told(true, "unfenced: the HCA has no other order");
     return told(true,
                 fmt::format("unfenced: each queue pair forces the order, which leaves an adaptively routing "
@@ -109,7 +120,7 @@ Json describe_order(const Hca& hca) {
                : fmt::format("{}, and no queue pair can force an order",
                              hca.link_layer() == LinkLayer::kInfiniBand ? "the service level decides"
                                                                         : "firmware decides");
-  return told(false, "fenced, set and added ones, which waits a round trip for the puts before them: " + why);
+  return told(false, fenced + why);
 }
 
 // Lanes and Gb/s of each, as the enumerations of IBA 14.2.5.6 and the kernel's ib_port_speed count them.
