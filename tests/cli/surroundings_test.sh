@@ -33,6 +33,21 @@ sys.exit(subprocess.call(sys.argv[1:]))' '$gdx' run -- '$gdx' info"
     expect_failure && expect 'port 4791 is taken on all addresses, by user [0-9]* and no HCA' && expect_no 'or none'
     expect 'the software HCA is loaded and did not start' && expect_no 'run it under'
     ;;
+  environment)
+    # Each variable of gdx's own with a value that it has not. The line names the variable, or the value where that says more.
+    for setting in ACK_TIMEOUT=99 ADAPTIVE_ROUTING=yes CALIBRATION=/nowhere CALL_TIMEOUT_S=x DAEMON=x DIRECT=no \
+      DOORBELL=x EMULATION=x GID_INDEX=x GPU_MAPPING=x GPU_REGISTRATION=x HCA=gdx7 INSECURE=x PATH_CLASS=x PKEY=x \
+      PROCESSES_PER_HCA=0 RETRY_COUNT=9 SERVICE_LEVEL=9 TRAFFIC_CLASS=256; do
+      run 60 "$gdx" run -- env "GDX_$setting" "$gdx" info
+      case $setting in HCA=* | CALIBRATION=*) named=${setting#*=} ;; *) named=GDX_${setting%%=*} ;; esac
+      expect_failure && expect "$named" && expect_one_line
+    done
+    for program in "run -- $gdx info" "demo --modes pull --max-bytes 512" \
+      "bench put_lat --modes pull --size 8 --rounds 1 --iters 8"; do
+      run 100 env GDX_SOFTHCA_FAULT=dropped_force "$gdx" $program
+      expect '(signals +| signals: ?)fenced|signals fenced'
+    done
+    ;;
   few_descriptors)
     run 100 bash -c "ulimit -n 16 && exec '$gdx' run -- '$gdx' info"
     expect_failure && expect_no 'run it under'

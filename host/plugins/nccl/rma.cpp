@@ -5,6 +5,7 @@
 #include <optional>
 #include <string_view>
 
+#include "base/environment.h"
 #include "host/plugins/nccl/calls.h"
 #include "host/plugins/nccl/rma_abi.h"
 
@@ -34,8 +35,9 @@ Outcome run(void* group, void** to, Call call) {
 // No devices unless it is asked for, because NCCL takes an external plugin before its own, and then gives it
 // memory of GPUs alone.
 Outcome count_rma_devices(int* count) {
-  const char* const asked = std::getenv("GDX_NCCL_RMA");
-  if (asked != nullptr && std::string_view(asked) == "host") return count_devices(count);
+  const auto is_asked = choice_from_environment<bool>("GDX_NCCL_RMA", {{"off", false}, {"host", true}});
+  if (!is_asked) return told(is_asked.error());
+  if (*is_asked) return count_devices(count);
   *count = 0;
   return Outcome::kSuccess;
 }

@@ -8,13 +8,22 @@
 #include <vector>
 
 #include "base/command_line.h"
+#include "base/environment.h"
 #include "base/output.h"
 #include "base/size_text.h"
 #include "host/bootstrap/world.h"
+#include "host/calibration/choose_modes.h"
 #include "host/calibration/mode_table.h"
+#include "host/direct/peer_mapping.h"
+#include "host/gpu/mapping_choice.h"
 #include "host/hca/hca.h"
+#include "host/ipc/daemon.h"
+#include "host/memory/gpu_registration.h"
+#include "host/poster/contract.h"
 #include "host/programs/cli/commands.h"
 #include "host/programs/cli/describe_hca.h"
+#include "host/queue/endpoint.h"
+#include "host/staging/staging_pool.h"
 #include "host/team/team_options.h"
 
 namespace gdx {
@@ -144,16 +153,42 @@ Error with_other_way(Error error) {
   return error;
 }
 
-// Marks the HCA that a program gets which names none and whose kernels run on GPU 0.
-void mark_chosen(Json& hcas) {
+// Refuses a variable whose value a program would meet later, and that no row shows.
+Result<void> check_environment() {
+  GDX_TRY(number_from_environment(kProcessesVariable, 1, kMaxProcessesPerHca));
+  GDX_TRY(direct_choice_from_environment());
+  GDX_TRY(registration_choice_from_environment());
+  GDX_TRY(mapping_choice_from_environment());
+  GDX_TRY(emulation_from_environment());
+  GDX_TRY(insecure_from_environment());
+  GDX_TRY(ipc::daemon_places_from_environment());
+  return {};
+}
+
+// Opens an HCA whose endpoints the environment permits.
+Result<Hca> open_usable(const std::string& name) {
+  auto hca = GDX_TRY(Hca::open({.name = name, .in_this_process = true}));
+  GDX_TRY(resolve_endpoint_options({}, hca.is_software(), hca.link_layer()));
+  // Whether a table suits a queue is told beside that queue.
+  const auto modes = choose_modes(hca.name(), {}, {});
+  if (!modes && modes.error().status != Status::kUnsupported) return tl::unexpected(modes.error());
+  return hca;
+}
+
+// Marks the HCA that a program gets which names none and whose kernels run on GPU 0. Errors: those of a name
+// in the environment; without one none.
+Result<void> mark_chosen(Json& hcas) {
   const auto chosen = Hca::open({.in_this_process = true, .gpu = 0});
-  if (!chosen) return;
+  if (!chosen && std::getenv(kHcaVariable) != nullptr) return tl::unexpected(chosen.error());
+  if (!chosen) return {};
   for (Json& hca : hcas) {
     if (hca["name"] == chosen->name()) hca["chosen"] = chosen->chosen();
   }
+  return {};
 }
 
 int print_info(const std::string& wanted, bool as_json) {
+  if (const auto checked = check_environment(); !checked) return report(checked.error());
   std::vector<std::string> names{wanted};
   if (wanted.empty()) {
     auto listed = list_hcas();
@@ -163,7 +198,7 @@ int print_info(const std::string& wanted, bool as_json) {
   Json hcas = Json::array();
   int exit_status = kExitFailure;
   for (const std::string& name : names) {
-    const auto hca = Hca::open({.name = name, .in_this_process = true});
+    const auto hca = open_usable(name);
     if (hca) exit_status = 0;
     // Reports the error alone for an HCA that was named, or for the only one.
     if (!hca && names.size() == 1) return report(with_other_way(hca.error()));
@@ -174,7 +209,9 @@ int print_info(const std::string& wanted, bool as_json) {
     hca["launch"] = describe_launch();
     hca["provider"] = provider == nullptr ? Json() : Json(provider);
   }
-  if (wanted.empty()) mark_chosen(hcas);  // last, because it loads the driver
+  if (wanted.empty()) {  // last, because it loads the driver
+    if (const auto marked = mark_chosen(hcas); !marked) return report(marked.error());
+  }
   if (as_json) {
     print("{}\n", hcas.dump(2, ' ', false, Json::error_handler_t::replace));
   } else {
