@@ -164,8 +164,10 @@ std::string describe_launch() {
   const auto given = read_given();
   const auto launcher =
       given ? find_launcher(*given, false) : Result<Launcher>(tl::unexpected(given.error()));
-  const std::string found =
-      launcher ? way_text(*given, *launcher) : fmt::format("refused: {}", launcher.error().message);
+  const auto timeout_ns = read_timeout_ns();
+  const std::string found = !launcher     ? fmt::format("refused: {}", launcher.error().message)
+                            : !timeout_ns ? fmt::format("refused: {}", timeout_ns.error().message)
+                                          : way_text(*given, *launcher);
   return fmt::format("{} (order: {})", found, launch::kOrder);
 }
 

@@ -42,6 +42,10 @@ sys.exit(subprocess.call(sys.argv[1:]))' '$gdx' run -- '$gdx' info"
       case $setting in HCA=* | CALIBRATION=*) named=${setting#*=} ;; *) named=GDX_${setting%%=*} ;; esac
       expect_failure && expect "$named" && expect_one_line
     done
+    for setting in BOOTSTRAP_TIMEOUT_S=x RANK=x ROOT=x WORLD_SIZE=0; do
+      run 60 "$gdx" run -- env "GDX_$setting" "$gdx" info
+      expect_failure && expect "^  launch +refused: GDX_"
+    done
     for program in "run -- $gdx info" "demo --modes pull --max-bytes 512" \
       "bench put_lat --modes pull --size 8 --rounds 1 --iters 8"; do
       run 100 env GDX_SOFTHCA_FAULT=dropped_force "$gdx" $program

@@ -169,7 +169,7 @@ Result<void> check_environment() {
 Result<Hca> open_usable(const std::string& name) {
   auto hca = GDX_TRY(Hca::open({.name = name, .in_this_process = true}));
   GDX_TRY(resolve_endpoint_options({}, hca.is_software(), hca.link_layer()));
-  // Whether a table suits a queue is told beside that queue.
+  // Permits a table of another queue, which is told beside the queue that it does not suit.
   const auto modes = choose_modes(hca.name(), {}, {});
   if (!modes && modes.error().status != Status::kUnsupported) return tl::unexpected(modes.error());
   return hca;
@@ -189,6 +189,7 @@ Result<void> mark_chosen(Json& hcas) {
 
 int print_info(const std::string& wanted, bool as_json) {
   if (const auto checked = check_environment(); !checked) return report(checked.error());
+  const std::string launch = describe_launch();
   std::vector<std::string> names{wanted};
   if (wanted.empty()) {
     auto listed = list_hcas();
@@ -199,14 +200,14 @@ int print_info(const std::string& wanted, bool as_json) {
   int exit_status = kExitFailure;
   for (const std::string& name : names) {
     const auto hca = open_usable(name);
-    if (hca) exit_status = 0;
+    if (hca && !launch.starts_with("refused")) exit_status = 0;
     // Reports the error alone for an HCA that was named, or for the only one.
     if (!hca && names.size() == 1) return report(with_other_way(hca.error()));
     hcas.push_back(hca ? describe_hca(*hca) : describe_unusable(name, hca.error()));
   }
   const char* const provider = std::getenv(kProviderVariable);
   for (Json& hca : hcas) {
-    hca["launch"] = describe_launch();
+    hca["launch"] = launch;
     hca["provider"] = provider == nullptr ? Json() : Json(provider);
   }
   if (wanted.empty()) {  // last, because it loads the driver
