@@ -16,6 +16,7 @@
 #include <fstream>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 #include <span>
 #include <system_error>
@@ -25,6 +26,7 @@
 #include "base/log.h"
 #include "host/bootstrap/local_socket.h"
 #include "host/hca/hca_events.h"
+#include "host/programs/daemon/short_waits.h"
 
 namespace gdx::daemon {
 namespace {
@@ -197,7 +199,10 @@ std::unique_ptr<Server> Server::adopt(Descriptor listener, const ServerOptions& 
 }
 
 Server::~Server() {
-  for (Client& client : clients_) ::shutdown(client.socket.value(), SHUT_RDWR);
+  {
+    const std::lock_guard lock(mutex_);
+    for (Client& client : clients_) ::shutdown(client.socket.value(), SHUT_RDWR);
+  }
   for (Client& client : clients_) client.thread.join();
   // Another gdxd may have replaced a socket that was removed under this one.
   struct stat facts {};
@@ -270,7 +275,8 @@ Result<std::unique_ptr<Session>> Server::new_session(uid_t user) {
   return of_operator;
 }
 
-// The session ends on this thread, so that a slow end delays nobody else.
+// The session and the connection end on this thread, so that a slow end delays nobody else. The client has
+// its place until then.
 void Server::serve(Client& client) {
   try {
     serve_session(client);
@@ -280,11 +286,23 @@ void Server::serve(Client& client) {
   }
   client.session_open.store(false);
   client.ending.store(true);  // statistics() leaves the session alone
+  std::optional<Session::Seat> seat;
   {
     const std::lock_guard lock(client.use);
+    seat = client.session->leave_seat();
     client.session.reset();
   }
   ::shutdown(client.socket.value(), SHUT_RDWR);
+  Descriptor socket;
+  {
+    const std::lock_guard lock(mutex_);
+    socket = std::move(client.socket);
+  }
+  {
+    const ShortWaits short_waits;
+    socket.close();
+  }
+  seat.reset();
   client.ended.store(true);
 }
 
@@ -317,16 +335,19 @@ void Server::serve_session(Client& client) {
   }
 }
 
+// A connection that is refused ends here, with what the client has sent.
 Result<void> Server::accept_client() {
-  Descriptor socket =
+  Descriptor accepted =
       Descriptor::keep(::accept4(listener_.value(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-  if (!socket) {
+  if (!accepted) {
     if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
       log::warn_of_others("gdxd cannot take a client: {}; raise its limits", std::strerror(errno));
       ::poll(nullptr, 0, kRefusalPauseMs);
     }
     return {};
   }
+  const ShortWaits short_waits;
+  Descriptor socket = std::move(accepted);
   const auto peer = GDX_TRY(bootstrap::peer_of(socket));
   auto session = new_session(peer.uid);
   if (!session) return refuse(socket, session.error());
@@ -339,7 +360,7 @@ Result<void> Server::accept_client() {
   client.place = (*session)->may_open() ? Place::kClient : Place::kOperator;
   client.session = std::move(*session);
   try {
-    client.thread = std::thread(&Server::serve, std::ref(client));
+    client.thread = std::thread(&Server::serve, this, std::ref(client));
   } catch (const std::exception& error) {
     socket = std::move(client.socket);
     clients_.pop_back();

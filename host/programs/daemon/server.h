@@ -61,7 +61,7 @@ class Server final : public Operator {
  private:
   enum class Place : std::uint8_t { kClient, kOperator };
   struct Client {
-    Descriptor socket;
+    Descriptor socket;  // only this client's thread takes it away, under mutex_
     pid_t process = 0;
     std::uint64_t connected_ns = 0;
     uid_t user = 0;
@@ -78,7 +78,7 @@ class Server final : public Operator {
   Result<std::shared_ptr<Group>> group_of(uid_t user, bool beyond_limit);
   Result<std::unique_ptr<Session>> client_session(uid_t user, std::uint64_t served);
   Result<std::unique_ptr<Session>> new_session(uid_t user);
-  static void serve(Client& client);
+  void serve(Client& client);
   static void serve_session(Client& client);
   static bool wait_for_turn(Client& client, const Result<bootstrap::LocalMessage>& message);
   // Keeps a session from ending while it is looked at.

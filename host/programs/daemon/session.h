@@ -83,7 +83,7 @@ class Operator {
   [[nodiscard]] virtual bool may_see_counters(uid_t viewer, const Hca& hca) = 0;
 };
 
-// Threads: answer() and is_open() by one thread; figures(), flights() and tell() by any.
+// Threads: answer(), is_open() and leave_seat() by one thread; figures(), flights() and tell() by any.
 class Session {
  public:
   // `client` is this client's part of the group's quota.
@@ -97,6 +97,14 @@ class Session {
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
+
+  // The client's part of the group's quota.
+  struct Seat {
+    std::shared_ptr<Group> group;
+    Quota::Share share;
+  };
+  // Returns the client's part, which then lasts longer than the session.
+  [[nodiscard]] Seat leave_seat() { return {group_, std::move(client_)}; }
 
   // Does what a message asks for, and returns the answer. Takes the message's files.
   [[nodiscard]] Answer answer(bootstrap::LocalMessage message);

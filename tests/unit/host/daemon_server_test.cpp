@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <list>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -20,6 +21,7 @@
 
 #include "base/clock.h"
 #include "host/bootstrap/local_socket.h"
+#include "host/bootstrap/socket.h"
 #include "host/ipc/daemon.h"
 #include "host/memory/memory.h"
 #include "host/memory/shared_file.h"
@@ -58,15 +60,21 @@ class DaemonServer : public ::testing::Test {
       : path_(std::filesystem::temp_directory_path() / ("gdxd-server-" + std::to_string(getpid()))) {}
   ~DaemonServer() override { stop(); }
 
-  void start(const Limits& limits = {}, const IdFiles& ids = {}, const std::set<uid_t>& monitors = {}) {
+  void listen(const Limits& limits = {}, const IdFiles& ids = {}, const std::set<uid_t>& monitors = {}) {
     server_ = must(
         Server::listen({.path = path_, .mode = 0666, .limits = limits, .ids = ids, .monitors = monitors}));
+  }
+  void start(const Limits& limits = {}, const IdFiles& ids = {}, const std::set<uid_t>& monitors = {}) {
+    listen(limits, ids, monitors);
+    run();
+  }
+  void run() {
     thread_ = std::thread([this] { EXPECT_TRUE(server_->run()); });
   }
   void stop() {
     if (!server_) return;
     server_->stop();
-    thread_.join();
+    if (thread_.joinable()) thread_.join();
     server_.reset();
   }
   [[nodiscard]] std::shared_ptr<ipc::Daemon> connect() const { return must(ipc::Daemon::connect(path_)); }
@@ -181,6 +189,53 @@ TEST_F(DaemonServer, connection_that_is_sent_into_the_notice_socket_ends_with_it
     EXPECT_FALSE(bootstrap::send_local(answer.descriptors.at(0), {&any, 1}, {&own, 1}, deadline_ns));
   }
   EXPECT_TRUE(until([&] { return users(0).empty(); }));
+}
+
+// The end of a TCP connection whose last close waits for ten minutes, unless the other end closes before.
+class LingeringSocket {
+ public:
+  LingeringSocket() : listener_(must(bootstrap::listen_on("127.0.0.1"))) {
+    socket_ = must(bootstrap::connect_to(bootstrap::own_text(listener_), monotonic_ns() + kLongNs));
+    const linger long_wait{1, 600};
+    EXPECT_EQ(setsockopt(socket_.value(), SOL_SOCKET, SO_LINGER, &long_wait, sizeof long_wait), 0);
+    const std::vector<std::byte> more_than_fits(16 << 20);
+    EXPECT_GT(::send(socket_.value(), more_than_fits.data(), more_than_fits.size(), MSG_NOSIGNAL), 0);
+  }
+  // Closes this process's end without waiting.
+  void leave_to(const Descriptor& connection) {
+    const std::byte any{};
+    const int file = socket_.value();
+    EXPECT_TRUE(bootstrap::send_local(connection, {&any, 1}, {&file, 1}, monotonic_ns() + kLongNs));
+    socket_.close();
+  }
+
+ private:
+  Descriptor listener_;
+  Descriptor socket_;
+};
+
+// Some connections get a place and others are refused. Each holds a socket unread that waits when it is
+// closed.
+TEST_F(DaemonServer, files_whose_close_waits_delay_nobody) {
+  Limits limits;
+  limits.max_clients = 1;
+  listen(limits);
+  std::list<LingeringSocket> sockets;
+  for (std::ptrdiff_t i = 0; i < kOperatorPlaces + 3; ++i) {
+    const Descriptor client = must(bootstrap::connect_local(path_));
+    const std::byte nonsense{};
+    ASSERT_TRUE(bootstrap::send_local(client, {&nonsense, 1}, {}, monotonic_ns() + kLongNs));
+    sockets.emplace_back().leave_to(client);
+  }
+  run();
+  bool served = false;
+  EXPECT_TRUE(until([&] {
+    if (served) return true;
+    const auto client = ipc::Daemon::connect(path_);
+    EXPECT_TRUE(client || client.error().status != Status::kDaemonGone) << client.error().message;
+    served = client && (*client)->call<ipc::HcaAnswer>(ipc::OpenHca{{}, -1, 0});
+    return served;
+  })) << "they keep their places";
 }
 
 // Of each figure as many as of no other.
