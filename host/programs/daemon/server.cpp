@@ -2,9 +2,11 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <linux/sockios.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/file.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -67,6 +69,7 @@ constexpr std::uint64_t kNsPerMs = 1'000'000;
 constexpr std::uint64_t kForeverNs = ~std::uint64_t{0};
 // After accept() has failed for lack of descriptors or memory.
 constexpr int kRefusalPauseMs = 100;
+constexpr int kUnreadPauseMs = 100;  // between two looks at answers that a client has not read
 
 // Removes a socket that a daemon has left behind when it was killed.
 void remove_stale_socket(const std::string& path) {
@@ -144,6 +147,22 @@ ipc::Notice notice_of(const Hca& hca, ipc::Event event) {
   return notice;
 }
 
+// Returns whether the other end has read all that was sent, or is closed. No event tells of that. Source:
+// unix(7), SIOCOUTQ.
+bool is_all_read(const Descriptor& socket) {
+  int unread_bytes = 0;
+  return ::ioctl(socket.value(), SIOCOUTQ, &unread_bytes) != 0 || unread_bytes == 0;
+}
+
+// Waits until the client has read all answers. Returns false at the deadline, and where the connection ends.
+bool wait_until_read(const Descriptor& socket, std::uint64_t deadline_ns) {
+  while (!is_all_read(socket)) {
+    pollfd gone{socket.value(), 0, 0};
+    if (monotonic_ns() >= deadline_ns || ::poll(&gone, 1, kUnreadPauseMs) != 0) return false;
+  }
+  return true;
+}
+
 // Tells a client why it gets no place, before it asks.
 tl::unexpected<Error> refuse(const Descriptor& socket, const Error& why) {
   (void)bootstrap::send_local(socket, ipc::encode_refusal(ipc::Kind::kHello, why), {}, 0);
@@ -201,7 +220,10 @@ std::unique_ptr<Server> Server::adopt(Descriptor listener, const ServerOptions& 
 Server::~Server() {
   {
     const std::lock_guard lock(mutex_);
-    for (Client& client : clients_) ::shutdown(client.socket.value(), SHUT_RDWR);
+    for (Client& client : clients_) {
+      client.abandoned.store(true);
+      ::shutdown(client.socket.value(), SHUT_RDWR);
+    }
   }
   for (Client& client : clients_) client.thread.join();
   // Another gdxd may have replaced a socket that was removed under this one.
@@ -276,7 +298,7 @@ Result<std::unique_ptr<Session>> Server::new_session(uid_t user) {
 }
 
 // The session and the connection end on this thread, so that a slow end delays nobody else. The client has
-// its place until then.
+// its place until then, and until it has read its answers: the files in them are gdxd's for so long.
 void Server::serve(Client& client) {
   try {
     serve_session(client);
@@ -293,6 +315,7 @@ void Server::serve(Client& client) {
     client.session.reset();
   }
   ::shutdown(client.socket.value(), SHUT_RDWR);
+  while (!is_all_read(client.socket) && !client.abandoned.load()) ::poll(nullptr, 0, kUnreadPauseMs);
   Descriptor socket;
   {
     const std::lock_guard lock(mutex_);
@@ -315,6 +338,7 @@ bool Server::wait_for_turn(Client& client, const Result<bootstrap::LocalMessage>
 }
 
 void Server::serve_session(Client& client) {
+  bool has_sent_file = false;
   for (;;) {
     // Drops a client that does not open an HCA soon.
     const std::uint64_t deadline_ns =
@@ -326,12 +350,16 @@ void Server::serve_session(Client& client) {
     }
     if (!message && message.error().status != Status::kInvalidArgument) break;
     if (!wait_for_turn(client, message)) break;
+    // Linux counts a file in an unread answer as gdxd's, and refuses more than it permits (ETOOMANYREFS). So
+    // a connection has one of them.
+    if (has_sent_file && !wait_until_read(client.socket, monotonic_ns() + kAnswerPatienceNs)) break;
     const Answer answer = message ? client.session->answer(std::move(*message))
                                   : Answer{ipc::encode_refusal(ipc::Kind::kHello, message.error())};
     client.session_open.store(client.session->is_open());
     if (answer.bytes.empty()) continue;
     const std::span<const int> files(&answer.file, answer.file >= 0 ? 1 : 0);
     if (!bootstrap::send_local(client.socket, answer.bytes, files, monotonic_ns() + kAnswerPatienceNs)) break;
+    has_sent_file = !files.empty();
   }
 }
 

@@ -70,6 +70,7 @@ class Server final : public Operator {
     std::atomic<bool> session_open{false};
     std::shared_mutex use;  // held shared while another thread uses the session, and whole while it ends
     std::atomic<bool> ending{false};
+    std::atomic<bool> abandoned{false};  // it ends though its answers are not read
     std::atomic<bool> ended{false};
     std::thread thread;
   };

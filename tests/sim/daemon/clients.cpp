@@ -10,6 +10,7 @@
 namespace gdx::sim {
 namespace {
 
+constexpr unsigned kMoreThanFit = 9;
 constexpr std::uint64_t kNsPerMs = 1'000'000;
 constexpr std::uint64_t kPatienceNs = 60'000'000'000;
 constexpr std::uint64_t kLossNs = 100 * kNsPerMs;  // between gdxd's end and the client's notice of it
@@ -180,6 +181,13 @@ void DaemonWorld::live_rawly(const Client& client, Requests& requests) {
   bool lives = true;
   if (!random_.chance(client.flawed / 4)) lives = greet(ipc::Hello{1, 1, 0, "raw"});
   if (lives && !random_.chance(client.flawed / 4)) lives = greet(ipc::OpenHca{{}, -1, 0});
+  // Else gdxd waits with each further answer, because that to kHello has a file.
+  if (lives && random_.chance(0.8)) lives = read_answers(*socket, *line, requests, asked);
+  // More refusals, which have no files, than its socket has room for.
+  for (unsigned i = random_.chance(0.2) ? 0 : kMoreThanFit; lives && i < kMoreThanFit; ++i) {
+    asked.emplace_back();
+    lives = send(*socket, *line, requests.no_message(), {}, {});
+  }
   for (unsigned i = 0; lives && i < client.messages; ++i) {
     if (random_.chance(client.dies)) {
       ++outcome_.deaths;

@@ -91,8 +91,9 @@ Ledger::Sums Ledger::sums_of(uid_t user) const {
   Sums sums;
   std::set<const PoolBook*> pools;
   for (const ClientBook& client : clients_) {
-    if (client.user != user || !client.lives) continue;
+    if (client.user != user || !client.has_place) continue;
     sums.clients += client.no_hca ? 0 : 1;
+    if (!client.lives) continue;
     sums.open += client.state == ClientBook::State::kOpen ? 1 : 0;
     sums.regions += client.regions.size();
     sums.endpoints += client.endpoints.size();
@@ -113,7 +114,7 @@ Ledger::Sums Ledger::sums_of(uid_t user) const {
 std::vector<uid_t> Ledger::users() const {
   std::set<uid_t> users;
   for (const ClientBook& client : clients_) {
-    if (client.lives) users.insert(client.user);
+    if (client.has_place) users.insert(client.user);
   }
   return {users.begin(), users.end()};
 }

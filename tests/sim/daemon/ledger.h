@@ -50,7 +50,8 @@ struct ClientBook {
   pid_t process = 0;
   std::optional<Status> no_hca;  // of kOpenHca: an operator beyond the limits
   State state = State::kNew;
-  bool lives = true;  // has its session
+  bool lives = true;      // has its session
+  bool has_place = true;  // longer: until it has read its answers
   bool kicked = false;
   std::string program;
   std::map<std::uint32_t, std::uint64_t> regions;  // their bytes

@@ -224,6 +224,14 @@ GDX_STAND_IN int accept4(int listener, sockaddr* address, socklen_t* length, int
   return file;
 }
 
+GDX_STAND_IN int shutdown(int file, int how) noexcept {
+  static auto* const call = gdx::sim::real<int(int, int)>("shutdown");
+  Actor* const actor = Stage::self();
+  if (actor != nullptr && actor->role == Role::kConnection && gdx::sim::is_own(*actor, file))
+    Stage::current()->observer().shuts_down(*actor->line);
+  return call(file, how);
+}
+
 GDX_STAND_IN int getsockopt(int file, int level, int name, void* value, socklen_t* length) noexcept {
   const Actor* const actor = Stage::self();
   if (actor == nullptr || actor->role != Role::kDaemon || level != SOL_SOCKET || name != SO_PEERCRED)

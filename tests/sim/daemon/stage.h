@@ -51,7 +51,8 @@ class Observer {
   virtual void received(Line& line) = 0;                  // gdxd has taken the next message
   virtual void answers(Line& line, std::span<const std::byte> answer) = 0;  // gdxd has acted on it
   virtual void answer_left(Line& line) = 0;                                 // the answer is in the socket
-  virtual void connection_ends(Line& line) = 0;
+  virtual void shuts_down(Line& line) = 0;       // gdxd has ended what the client made, or a kick of its own
+  virtual void connection_ends(Line& line) = 0;  // and gives its place back
   virtual void joined(Line& line) = 0;
   virtual void accept_ends() = 0;                                         // gdxd waits again for connections
   virtual void sent(Line& line, std::span<const std::byte> message) = 0;  // a client has sent it

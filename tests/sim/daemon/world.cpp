@@ -159,6 +159,7 @@ void DaemonWorld::received(Line& line) {
   line.current = std::move(line.sent.front());
   line.sent.pop_front();
   line.is_booked = false;
+  line.received_ns = stage_.now_ns();
   if (ledger_->expect(*line.book, line.current->bytes, line.current->files).empty()) line.current.reset();
 }
 
@@ -196,10 +197,19 @@ void DaemonWorld::answer_left(Line& line) {
   line.stuck_ns = 0;
 }
 
-void DaemonWorld::connection_ends(Line& line) {
+void DaemonWorld::shuts_down(Line& line) {
+  const auto message =
+      line.current ? ipc::parse_message(line.current->bytes) : Result<ipc::Parsed>(tl::unexpected(Error{}));
+  const bool kicks_itself = message && message->kind == ipc::Kind::kKick && !line.is_booked;
+  if (!kicks_itself && line.lost_ns == 0) session_ends(line);
+}
+
+void DaemonWorld::session_ends(Line& line) {
   const std::uint64_t now_ns = stage_.now_ns();
   ClientBook& book = *line.book;
-  const bool is_stuck = line.stuck_ns != 0 && now_ns - line.stuck_ns >= kAnswerPatienceNs;
+  const bool is_unread = !line.is_booked && !line.answers.empty();
+  const bool is_stuck = (line.stuck_ns != 0 && now_ns - line.stuck_ns >= kAnswerPatienceNs) ||
+                        (is_unread && now_ns - line.received_ns >= kAnswerPatienceNs);
   const bool is_late = book.state != ClientBook::State::kOpen && now_ns - line.begun_ns >= kOpenPatienceNs;
   line.is_excused = line.is_excused || book.kicked || is_stuck || is_late;
   if (!line.is_excused && !line.client_closed)
@@ -208,6 +218,13 @@ void DaemonWorld::connection_ends(Line& line) {
   outcome_.kicked += book.kicked ? 1 : 0;
   line.lost_ns = now_ns;
   ledger_->end(book);
+  ++changes_;
+  is_end_ = true;
+}
+
+void DaemonWorld::connection_ends(Line& line) {
+  if (line.lost_ns == 0) session_ends(line);
+  line.book->has_place = false;
   ++changes_;
   is_end_ = true;
 }

@@ -41,8 +41,9 @@ struct Line {
   bool is_booked = false;                      // gdxd has acted on `current`
   FilesFacts next_files;                       // of the message that the client sends next
   std::uint64_t begun_ns = 0;
-  std::uint64_t stuck_ns = 0;  // since the answer waits for room; 0: none does
-  std::uint64_t lost_ns = 0;   // its end at gdxd; 0: it lives
+  std::uint64_t stuck_ns = 0;     // since the answer waits for room; 0: none does
+  std::uint64_t received_ns = 0;  // time of the current message
+  std::uint64_t lost_ns = 0;      // its end at gdxd; 0: it lives
   bool client_closed = false;
   bool is_excused = false;  // the client has to expect an end
 };
@@ -80,6 +81,7 @@ class DaemonWorld final : public Observer {
   void received(Line& line) override;
   void answers(Line& line, std::span<const std::byte> answer) override;
   void answer_left(Line& line) override;
+  void shuts_down(Line& line) override;
   void connection_ends(Line& line) override;
   void joined(Line& line) override;
   void accept_ends() override;
@@ -103,6 +105,7 @@ class DaemonWorld final : public Observer {
   std::shared_ptr<Line> dial(const Client& client);
   void nobody_listens(const std::shared_ptr<Line>& line, const Error& error);
   void check();
+  void session_ends(Line& line);
   void check_patience();
   void fail(const std::string& problem) { fail_(seed_, problem); }
 

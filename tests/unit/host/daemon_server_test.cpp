@@ -238,6 +238,27 @@ TEST_F(DaemonServer, files_whose_close_waits_delay_nobody) {
   })) << "they keep their places";
 }
 
+// Linux counts a file as its sender's until it has been read.
+TEST_F(DaemonServer, client_that_reads_no_answers_has_one_file_of_gdxd_and_keeps_its_place) {
+  start();
+  const Descriptor client = must(bootstrap::connect_local(path_));
+  const std::uint64_t deadline_ns = monotonic_ns() + kLongNs;
+  const auto hello = ipc::encode(ipc::Kind::kHello, ipc::Hello{1, 1, 0, "deaf"});
+  ASSERT_TRUE(bootstrap::send_local(client, hello, {}, deadline_ns));
+  const auto statistics = ipc::encode(ipc::Kind::kReadStatistics, ipc::ReadStatistics{});
+  for (int i = 0; i < 4; ++i) ASSERT_TRUE(bootstrap::send_local(client, statistics, {}, deadline_ns));
+  EXPECT_TRUE(until([&] { return told(0).dump().find("deaf") != std::string::npos; }));
+  for (int i = 0; i < 50; ++i) EXPECT_EQ(told(0)["clients"].size(), 1u);  // gdxd has time for more answers
+  EXPECT_TRUE(server_->kick(0, getpid()));
+  EXPECT_TRUE(until([&] { return told(0)["clients"].empty(); }));
+  EXPECT_EQ(told(0)["users"].at(0)["clients"], 1);
+  std::size_t files = 0;
+  while (const auto answer = bootstrap::receive_local(client, deadline_ns))
+    files += answer->descriptors.size();
+  EXPECT_EQ(files, 1u);
+  EXPECT_TRUE(until([&] { return users(0).empty(); }));
+}
+
 // Of each figure as many as of no other.
 TEST_F(DaemonServer, statistics_have_every_figure_of_every_client) {
   start();
