@@ -185,6 +185,20 @@ Result<HostPort> parse_host_port(const std::string& text) {
   return parsed;
 }
 
+namespace {
+
+// Binds the socket, also to a port that `gdx run` of this user has reserved. Another socket of the user that
+// listens there has not asked for SO_REUSEPORT, unless it is a rank 0's of the same run.
+bool bind_to(const Descriptor& socket, const addrinfo& address) {
+  const int one = 1;
+  return ::bind(socket.value(), address.ai_addr, address.ai_addrlen) == 0 ||
+         (errno == EADDRINUSE &&
+          ::setsockopt(socket.value(), SOL_SOCKET, SO_REUSEPORT, &one, sizeof one) == 0 &&
+          ::bind(socket.value(), address.ai_addr, address.ai_addrlen) == 0);
+}
+
+}  // namespace
+
 Result<Descriptor> listen_at(const std::string& root) {
   if (is_local(root)) {
     auto local = listen_local(local_name(root), SOCK_STREAM);
@@ -201,10 +215,7 @@ Result<Descriptor> listen_at(const std::string& root) {
   }
   const int one = 1;
   setsockopt(socket.value(), SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-  if (::bind(socket.value(), addresses->ai_addr, addresses->ai_addrlen) == 0 &&
-      ::listen(socket.value(), kBacklog) == 0) {
-    return socket;
-  }
+  if (bind_to(socket, *addresses) && ::listen(socket.value(), kBacklog) == 0) return socket;
   switch (errno) {
     case EADDRINUSE:
       return fail(Status::kBusy,

@@ -46,9 +46,10 @@ struct Root {
   std::string name;  // "127.0.0.1:PORT"
 };
 
-// Reserves a port where only rank 0 can listen. Processes that ask for any port, or do without SO_REUSEADDR,
-// cannot get it. Linux lets several such sockets have a port while none of them listens. So rank 0 needs
-// nothing from the launcher, whatever process lies between them. Source: socket(7), SO_REUSEADDR.
+// Reserves a port where only rank 0 can listen. Linux lets others have it too, for as long as this socket
+// does not listen, but only processes of the same user that ask for it by SO_REUSEPORT, as listen_at() does.
+// So rank 0 needs nothing from the launcher, whatever process lies between them. Source: socket(7),
+// SO_REUSEPORT.
 Result<Root> reserve_root() {
   Root root;
   root.socket = Descriptor(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -59,7 +60,7 @@ Result<Root> reserve_root() {
   socklen_t length = sizeof address;
   auto* generic = reinterpret_cast<sockaddr*>(&address);
   const int descriptor = root.socket.value();
-  if (::setsockopt(descriptor, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) != 0 ||
+  if (::setsockopt(descriptor, SOL_SOCKET, SO_REUSEPORT, &one, sizeof one) != 0 ||
       ::bind(descriptor, generic, length) != 0 || ::getsockname(descriptor, generic, &length) != 0) {
     return fail(Status::kSystem,
                 fmt::format("no loopback port for the ranks to meet: {}", std::strerror(errno)));
@@ -325,8 +326,7 @@ void Launch::on_exit(pid_t pid, int wait_status, std::uint64_t now_ns) {
   phase_end_ns_ = now_ns + options_.follow_ns;
 }
 
-// Listens in rank 0's place, because other ranks would try its port until their timeout. A listener already
-// there is rank 0's or a stranger's.
+// Listens in rank 0's place, because other ranks would try its port until their timeout.
 void Launch::stand_in_for_rank_0(int status) {
   if (::listen(root_.socket.value(), bootstrap::kMaxRanks) != 0) return;
   end_of_rank_0_ = fmt::format(

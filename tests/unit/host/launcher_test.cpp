@@ -1,12 +1,14 @@
 #include "host/programs/cli/launcher.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cmath>
 #include <csignal>
 #include <cstdio>
@@ -73,22 +75,35 @@ TEST_F(Launcher, every_rank_knows_its_place) {
   EXPECT_EQ(status_of(shell("test $GDX_RANK = 1 && exit 41; exit 0", 3)), 41);
 }
 
-// The port stays the launch's from before the ranks start until the last one has ended: nobody else gets it,
-// rank 0 listens there, whatever lies between the launcher and it.
-TEST_F(Launcher, rank_0_may_listen_at_the_root_which_is_nobody_elses) {
+// The port stays the launch's from before the ranks start until the last one has ended: no other user gets
+// it, rank 0 listens there, whatever lies between the launcher and it.
+TEST_F(Launcher, rank_0_may_listen_at_the_root_which_is_no_other_users) {
   const std::string listen =
-      "import os, socket\n"
+      "import os, socket, sys\n"
+      "os.setuid(int(os.environ['AS']))\n"
       "s = socket.socket()\n"
-      "s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(os.environ['REUSE']))\n"
+      "s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)\n"
+      "s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, int(os.environ['SHARES']))\n"
       "host, port = os.environ['GDX_ROOT'].split(':')\n"
-      "s.bind((host, int(port)))\n"
-      "s.listen()\n";
+      "try:\n"
+      "  s.bind((host, int(port)))\n"
+      "  s.listen()\n"
+      "except OSError as error:\n"
+      "  sys.exit(error.errno)\n";
   if (system("python3 -c ''") != 0) GTEST_SKIP() << "SKIPPED: python3 is missing: install it";
   setenv("LISTEN", listen.c_str(), 1);
-  EXPECT_EQ(status_of(shell("test $GDX_RANK = 1 || REUSE=1 LD_PRELOAD= python3 -c \"$LISTEN\"", 2)), 0);
-  EXPECT_EQ(
-      status_of(shell("test $GDX_RANK = 1 || ! REUSE=0 LD_PRELOAD= python3 -c \"$LISTEN\" 2>/dev/null", 2)),
-      0);
+  const auto listens = [&](bool shares, uid_t user) {
+    return status_of(shell(fmt::format("test $GDX_RANK = 1 && exit 0; SHARES={:d} AS={} LD_PRELOAD= "
+                                       "python3 -c \"$LISTEN\"",
+                                       shares, user),
+                           2));
+  };
+  EXPECT_EQ(listens(true, geteuid()), 0);
+  EXPECT_EQ(listens(false, geteuid()), EADDRINUSE);
+  // Root can be another user.
+  if (geteuid() == 0) {
+    EXPECT_EQ(listens(true, 1001), EADDRINUSE);
+  }
   unsetenv("LISTEN");
 }
 
