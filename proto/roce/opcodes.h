@@ -63,7 +63,7 @@ enum Extension : std::uint16_t {
 
 // BTH opcodes: value, name, service, operation, position in its message, contents. A new opcode is a new row.
 // Values with bits 7:5 all set are free for manufacturers. gdx defines the masked atomics, numbered like the
-// plain ones, and two for windows between HCAs (window.h).
+// plain ones, two for windows between HCAs (window.h) and two for tokens of one host (host_token.h).
 #define GDX_ROCE_OPCODES(ROW)                                                                  \
   ROW(0x00, kRcSendFirst, kRc, kSend, kFirst, kHasPayload)                                     \
   ROW(0x01, kRcSendMiddle, kRc, kSend, kMiddle, kHasPayload)                                   \
@@ -106,7 +106,9 @@ enum Extension : std::uint16_t {
   ROW(0xf3, kMaskedCompareSwap, kRc, kCompareSwap, kOnly, kHasAtomicEth | kHasAtomicMaskEth)   \
   ROW(0xf4, kMaskedFetchAdd, kRc, kFetchAdd, kOnly, kHasAtomicEth | kHasAtomicMaskEth)         \
   ROW(0xf8, kWindowMarker, kOther, kNone, kOnly, kHasPayload)                                  \
-  ROW(0xf9, kWindowGrant, kOther, kNone, kOnly, kHasPayload)
+  ROW(0xf9, kWindowGrant, kOther, kNone, kOnly, kHasPayload)                                   \
+  ROW(0xfa, kTokenRequest, kOther, kNone, kOnly, kHasPayload)                                  \
+  ROW(0xfb, kTokenAnswer, kOther, kNone, kOnly, kHasPayload)
 
 enum class Opcode : std::uint8_t {
 #define GDX_ROW(value, name, ...) name = (value),

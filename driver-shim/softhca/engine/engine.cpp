@@ -354,7 +354,7 @@ std::uint64_t Engine::idle_ns() {
   if (!waits) return 0;
   deadline_ns =
       // of the waits that can_send() found too
-      std::min(deadline_ns, parts_.windows.next_deadline_ns(now_ns));
+      std::min({deadline_ns, parts_.windows.next_deadline_ns(now_ns), parts_.wire->next_deadline_ns()});
   return deadline_ns > now_ns ? deadline_ns - now_ns : 0;
 }
 

@@ -117,8 +117,15 @@ PeerWindow* PacketOut::request_window() const {
   return parts_.sends.empty() ? nullptr : pacer.window_to(parts_.sends.front().body.destination);
 }
 
+bool PacketOut::request_awaits_peer() const {
+  wire::Wire& wire = *parts_.hca.wire;
+  if (parts_.spec.type != QpType::kUd) return wire.awaits(parts_.states.attributes().remote);
+  return !parts_.sends.empty() && wire.awaits(parts_.sends.front().body.destination);
+}
+
 std::uint32_t PacketOut::requests_permitted(std::uint64_t now_ns, std::uint32_t max_packets,
                                             const SendSide& side) const {
+  if (request_awaits_peer()) return 0;
   const PeerWindow* const window = request_window();
   // A running timer of the transport counts only towards a stalled peer, whose death it detects.
   const bool timed =

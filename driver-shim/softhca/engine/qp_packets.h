@@ -36,6 +36,8 @@ class PacketOut {
 
   // Returns the window of the next request, for UD that of the next message's destination; null: none.
   [[nodiscard]] PeerWindow* request_window() const;
+  // Returns whether the next request waits because its destination must first answer this HCA.
+  [[nodiscard]] bool request_awaits_peer() const;
   // Returns the number of requests that `side` may send.
   [[nodiscard]] std::uint32_t requests_permitted(std::uint64_t now_ns, std::uint32_t max_packets,
                                                  const SendSide& side) const;

@@ -153,6 +153,8 @@ void QueuePair::count_peer() {
     peer = parts_.spec.type == QpType::kUd ? wire::Address{} : parts_.states.attributes().remote;
   if (peer == counted_peer_) return;
   if (peer) parts_.hca.windows.connect(*peer);
+  // Begins the wait for a peer's answer now, so that its first packet need not.
+  if (peer && parts_.spec.type != QpType::kUd) static_cast<void>(parts_.hca.wire->awaits(*peer));
   if (counted_peer_) parts_.hca.windows.disconnect(*counted_peer_);
   counted_peer_ = peer;
 }
@@ -321,7 +323,7 @@ bool QueuePair::busy() const {
 bool QueuePair::can_send(std::uint64_t now_ns) const {
   if (!parts_.states.sends()) return false;
   const bool may = !parts_.pacer.paused(now_ns);
-  const bool requests = may && send_side_.can_send(now_ns);
+  const bool requests = may && send_side_.can_send(now_ns) && !packets_.request_awaits_peer();
   PeerWindow* const window = requests ? packets_.request_window() : parts_.pacer.window();
   if (window == nullptr) return requests || receive_side_.can_send(may);
   const bool reads = may && parts_.pacer.window_has_room(now_ns);

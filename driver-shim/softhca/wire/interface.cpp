@@ -44,27 +44,39 @@ Interface describe(const Descriptor& socket, const char* name) {
   return found;
 }
 
-// Every address of 127.0.0.0/8 is the loopback interface's, though it bears but one.
-Interface find_ipv4(const Descriptor& socket, std::uint32_t address) {
-  const bool loopback = address >> 24 == kLoopbackNetwork;
+struct Ipv4Entry {
+  std::uint32_t address = 0;
+  ifreq request{};
+};
+
+std::vector<Ipv4Entry> read_ipv4(const Descriptor& socket) {
   constexpr std::size_t kMost = 256;
   std::array<ifreq, kMost> table{};
   ifconf all{};
   all.ifc_len = sizeof table;
   all.ifc_req = table.data();
-  if (ioctl(socket.value(), SIOCGIFCONF, &all) != 0) return {};
+  std::vector<Ipv4Entry> entries;
+  if (ioctl(socket.value(), SIOCGIFCONF, &all) != 0) return entries;
   for (std::size_t i = 0; i < static_cast<std::size_t>(all.ifc_len) / sizeof(ifreq); ++i) {
     sockaddr_in bears{};
     std::memcpy(&bears, &table[i].ifr_addr, sizeof bears);
-    const std::uint32_t its = ntohl(bears.sin_addr.s_addr);
-    if (its == address || (loopback && its >> 24 == kLoopbackNetwork)) {
-      return describe(socket, table[i].ifr_name);
-    }
+    entries.push_back({ntohl(bears.sin_addr.s_addr), table[i]});
+  }
+  return entries;
+}
+
+// Every address of 127.0.0.0/8 is the loopback interface's, though it bears but one.
+Interface find_ipv4(const Descriptor& socket, std::uint32_t address) {
+  const bool loopback = address >> 24 == kLoopbackNetwork;
+  for (const auto& [its, request] : read_ipv4(socket)) {
+    if (its == address || (loopback && its >> 24 == kLoopbackNetwork))
+      return describe(socket, request.ifr_name);
   }
   return {};
 }
 
-// Avoids getifaddrs(), which the shim answers from the HCA that is being opened here.
+// Avoids getifaddrs(), as addresses_of_host() does: the shim answers it from the HCA that is being opened
+// here.
 Interface find_ipv6(const Descriptor& socket, const Address& address) {
   std::string digits;
   for (const std::uint8_t byte : address.gid) digits += fmt::format("{:02x}", byte);
@@ -85,6 +97,22 @@ Interface interface_of(const Address& address) {
   const Descriptor socket(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   if (socket.value() < 0) return {};
   return address.is_ipv4() ? find_ipv4(socket, address.ipv4_host_order()) : find_ipv6(socket, address);
+}
+
+std::vector<Address> addresses_of_host() {
+  std::vector<Address> addresses;
+  const Descriptor socket(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  if (socket.value() >= 0) {
+    for (const auto& [address, request] : read_ipv4(socket)) addresses.push_back(Address::ipv4(address));
+  }
+  std::ifstream table("/proc/net/if_inet6");
+  for (std::string line; std::getline(table, line);) {
+    Address address;
+    for (std::size_t i = 0; i < address.gid.size() && line.size() >= 2 * address.gid.size(); ++i)
+      address.gid[i] = static_cast<std::uint8_t>(std::strtoul(line.substr(2 * i, 2).c_str(), nullptr, 16));
+    addresses.push_back(address);
+  }
+  return addresses;
 }
 
 std::uint32_t roce_mtu_within(std::uint32_t ip_mtu_bytes) {

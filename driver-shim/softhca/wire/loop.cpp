@@ -27,7 +27,7 @@ bool Loop::push(std::span<const std::byte> bytes, const LoopedRun& like) {
   return true;
 }
 
-const LoopedRun& Loop::take() {
+LoopedRun& Loop::take() {
   if (taken_.bytes.size() >= kLongBytes && spare_.size() < kSpares) {
     spare_.push_back(std::move(taken_.bytes));
   }

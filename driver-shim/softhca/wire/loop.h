@@ -27,7 +27,7 @@ class Loop {
   // Appends a run with a copy of `bytes`. False: there is no room for it.
   [[nodiscard]] bool push(std::span<const std::byte> bytes, const LoopedRun& like);
   // Removes the oldest run and returns it, valid until the next call. Precondition: not empty.
-  [[nodiscard]] const LoopedRun& take();
+  [[nodiscard]] LoopedRun& take();
 
  private:
   [[nodiscard]] static std::size_t charge_bytes(std::size_t length_bytes, std::size_t segment_bytes);

@@ -16,6 +16,8 @@ class MortalWire : public Wire {
 
   [[nodiscard]] const Address& local() const override { return living_->local(); }
   [[nodiscard]] std::size_t room(const Address& destination) override { return living_->room(destination); }
+  [[nodiscard]] bool awaits(const Address& destination) override { return living_->awaits(destination); }
+  [[nodiscard]] std::uint64_t next_deadline_ns() const override { return living_->next_deadline_ns(); }
   [[nodiscard]] std::span<std::byte> begin_packet(const Address& destination) override {
     return living_->begin_packet(destination);
   }

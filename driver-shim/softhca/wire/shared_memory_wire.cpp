@@ -121,7 +121,8 @@ void SharedMemoryWire::report_refusal(const std::string& what) {
 
 std::size_t SharedMemoryWire::room(const Address& destination) {
   OutgoingLink* const link = route(destination);
-  return link != nullptr ? link->room() : udp_->room(destination);
+  if (link != nullptr) return link->room();
+  return udp_carries_ ? udp_->room(destination) : SIZE_MAX;
 }
 
 std::span<std::byte> SharedMemoryWire::begin_packet(const Address& destination) {

@@ -31,6 +31,10 @@ class SharedMemoryWire final : public Wire {
 
   const Address& local() const override { return udp_->local(); }
   std::size_t room(const Address& destination) override;
+  bool awaits(const Address& destination) override {
+    return udp_carries_ && route(destination) == nullptr && udp_->awaits(destination);
+  }
+  std::uint64_t next_deadline_ns() const override { return udp_->next_deadline_ns(); }
   std::span<std::byte> begin_packet(const Address& destination) override;
   void commit_packet(const Address& destination, std::size_t length_bytes) override;
   // Packets to the own address are read from this thread's cache.

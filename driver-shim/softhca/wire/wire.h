@@ -8,10 +8,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
 #include "base/result.h"
+#include "base/sip_hash.h"
 
 namespace gdx::softhca::wire {
 
@@ -72,6 +74,10 @@ class Wire {
   // Returns the number of packets to `destination` that can be begun before room here runs out and some are
   // lost.
   [[nodiscard]] virtual std::size_t room(const Address& destination) = 0;
+  // Returns whether packets to `destination` wait, because it must first answer this end. Begins to ask it.
+  [[nodiscard]] virtual bool awaits(const Address& /*destination*/) { return false; }
+  // Returns the time (CLOCK_MONOTONIC) of the next flush() that sends something by itself; all ones: never.
+  [[nodiscard]] virtual std::uint64_t next_deadline_ns() const { return ~std::uint64_t{0}; }
   // Returns room for one outgoing datagram of BTH to padding, at most kMaxPacketBytes. Fill it, then commit.
   [[nodiscard]] virtual std::span<std::byte> begin_packet(const Address& destination) = 0;
   // Returns whether no later step here reads a filled packet, so that it need not stay in the cache.
@@ -119,6 +125,8 @@ struct UdpConfig {
   // Serves peers of another make on 127.0.0.0/8 too, for tests: reads their ids, and accepts any port of
   // theirs. Without it peers there are software HCAs, whose ids can be guessed.
   bool foreign_on_loopback = false;
+  // Secret of the tokens for HCAs of the same host; none: drawn from the kernel. For tests.
+  std::optional<SipKey> token_secret = std::nullopt;
   // Sends packets to the own address through the socket, too, for tests of IPv6: its loopback has one
   // address.
   bool own_through_socket = false;

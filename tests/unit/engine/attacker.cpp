@@ -7,13 +7,17 @@
 
 #include <cstring>
 
+#include "driver-shim/softhca/wire/host_tokens.h"
 #include "driver-shim/softhca/wire/icrc_check.h"
 #include "proto/roce/codec.h"
+#include "tests/unit/engine/node.h"
 
 namespace gdx::softhca::test {
 
-Attacker::Attacker(const wire::Address& source, Port port)
-    : source_(source), socket_(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)) {
+Attacker::Attacker(const wire::Address& source, Port port, Knows knows)
+    : source_(source),
+      knows_(knows),
+      socket_(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)) {
   const int discover = IP_PMTUDISC_DO;
   EXPECT_EQ(setsockopt(socket_.value(), IPPROTO_IP, IP_MTU_DISCOVER, &discover, sizeof discover), 0);
   constexpr std::uint32_t kFirst = 0x7f4e0001;  // no HCA takes these
@@ -66,6 +70,11 @@ void Attacker::send(const wire::Address& destination, const roce::Headers& heade
   const std::uint32_t icrc = wire::icrc_between(source_, destination, source_port_, 0, datagram);
   datagram.resize(datagram.size() + sizeof icrc);
   std::memcpy(datagram.data() + datagram.size() - sizeof icrc, &icrc, sizeof icrc);
+  if (knows_ == Knows::kTokens) {
+    const wire::HostTokens of_source(kTokenSecret, source_, {});
+    const wire::HostTokens of_destination(kTokenSecret, destination, {});
+    wire::Seal(of_destination.token_for(source_, of_source.incarnation())).apply(datagram);
+  }
   send_raw(destination, datagram);
 }
 

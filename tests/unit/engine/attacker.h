@@ -18,8 +18,12 @@ class Attacker {
     kRoce,   // held at an address that no HCA has; packets name `source` by IP_PKTINFO
     kOther,  // of `source` itself, whose RoCE port an HCA holds
   };
+  enum class Knows {
+    kTokens,    // also those that nodes give each other (node.h), which never reach him in fact
+    kNoTokens,  // all numbers but those
+  };
   // Sends as `source`: an address of its own, or a victim's.
-  explicit Attacker(const wire::Address& source, Port port = Port::kRoce);
+  explicit Attacker(const wire::Address& source, Port port = Port::kRoce, Knows knows = Knows::kTokens);
 
   void send(const wire::Address& destination, const roce::Headers& headers,
             std::span<const std::byte> payload = {});
@@ -29,6 +33,7 @@ class Attacker {
  private:
   wire::Address source_;
   std::uint16_t source_port_ = 0;
+  Knows knows_;
   Descriptor socket_;
 };
 

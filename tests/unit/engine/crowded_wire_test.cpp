@@ -30,6 +30,7 @@ class CrowdedWire final : public wire::Wire {
   std::size_t receive(std::size_t max_packets, const Sink& sink) override {
     return below_->receive(max_packets, sink);
   }
+  bool awaits(const wire::Address& destination) override { return below_->awaits(destination); }
   int poll_fd() const override { return below_->poll_fd(); }
   bool arm() override { return below_->arm(); }
   const wire::WireCounters& counters() const override { return below_->counters(); }
@@ -77,6 +78,7 @@ TEST(CrowdedHca, sends_no_more_than_the_wires_window_before_an_acknowledgement) 
   Node b;
   a.connect(b);
   b.connect(a);
+  introduce(a, b);
   a.post_write(a.local(0, 1 << 20), b.remote(0));
   a.ring();
   for (int i = 0; i < 10; ++i) a.hca->progress();

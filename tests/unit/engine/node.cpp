@@ -42,6 +42,7 @@ Node::Node(const wire::FaultConfig& faults, std::size_t memory_bytes, wire::Carr
           [&](HcaConfig config, std::byte* staging) {
             config.udp.faults = faults;
             config.carrier = carrier;
+            config.udp.token_secret = kTokenSecret;
             return open_hca(config, staging);
           },
           type) {}
@@ -331,6 +332,13 @@ Remote Node::remote(std::size_t offset) const {
 
 Local Node::staging(std::size_t offset, std::uint32_t length_bytes) const {
   return {offset, length_bytes, staging_key};
+}
+
+void introduce(Node& a, Node& b) {
+  for (int i = 0; i < 4; ++i) {
+    a.hca->progress();
+    b.hca->progress();
+  }
 }
 
 bool drive(Node& a, Node& b, const std::function<bool()>& done, int limit) {

@@ -19,6 +19,9 @@
 
 namespace gdx::softhca::test {
 
+// Secret of the tokens of all nodes that open a wire themselves.
+inline constexpr SipKey kTokenSecret{0x6764782d68636131, 0x6764782d68636132};
+
 struct Remote {
   std::uint64_t address = 0;
   std::uint32_t rkey = 0;
@@ -137,6 +140,8 @@ class Node {
   std::unique_ptr<Hca> hca;
 };
 
+// Lets two connected nodes give each other their tokens (host_tokens.h), as their threads would.
+void introduce(Node& a, Node& b);
 // Steps both HCAs in turn until `done`, at most `limit` times; a minute ends what hangs. Returns whether it
 // was.
 bool drive(Node& a, Node& b, const std::function<bool()>& done, int limit = std::numeric_limits<int>::max());

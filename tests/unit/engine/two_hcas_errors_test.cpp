@@ -28,6 +28,7 @@ class FailingHcas : public testing::Test {
   void SetUp() override {
     a.connect(b);
     b.connect(a);
+    introduce(a, b);
   }
   [[nodiscard]] static QpState state(Node& node) { return node.hca->query_qp(node.qpn)->state; }
 

@@ -39,6 +39,7 @@ class TwoHcas : public testing::Test {
   void SetUp() override {
     a.connect(b);
     b.connect(a);
+    introduce(a, b);
   }
   // Requires that packets arrived sound and in order, because RC would mend the rest unseen. A timeout may be
   // the machine's.

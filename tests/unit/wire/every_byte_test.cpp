@@ -52,7 +52,7 @@ Bytes content(std::size_t packet, std::size_t length_bytes) {
   Bytes bytes(length_bytes);
   for (std::size_t i = 0; i < length_bytes; ++i)
     bytes[i] = static_cast<std::byte>(packet * 131 + i * 7 + (i >> 8) * 13);
-  return bytes;
+  return as_packet(std::move(bytes));
 }
 
 using Flush = std::tuple<Carrier, Pattern, Passage>;
@@ -63,6 +63,8 @@ class EveryByte : public testing::TestWithParam<Flush> {
     a_ = open({.address = {}, .pcap_path = path_, .faults = std::get<Passage>(GetParam()).faults});
     b_ = open({});
     c_ = open({});
+    introduce(*a_, *b_);
+    introduce(*a_, *c_);
     // The kernel charges for a datagram's buffer, of a power of two, and what describes it. Nothing is read
     // before all is sent.
     constexpr std::size_t kDescription = 512;

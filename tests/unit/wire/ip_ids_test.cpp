@@ -13,11 +13,11 @@
 
 #include "driver-shim/softhca/wire/icrc_check.h"
 #include "proto/roce/ip_header.h"
+#include "tests/unit/wire/packets.h"
 
 namespace gdx::softhca::wire {
 namespace ip_ids_test {
 
-using Bytes = std::vector<std::byte>;
 constexpr std::uint16_t kSourcePort = 0xc123;  // as Soft-RoCE: not 4791
 constexpr std::size_t kUdpBytes = 8;
 
@@ -167,8 +167,9 @@ TEST_F(CountingPeer, beside_a_software_hca_both_are_heard) {
   ASSERT_TRUE(other) << other.error().message;
   send(0x4321, datagram_tagged(9));
   EXPECT_EQ(receive_all().size(), 1u);
+  introduce(**other, *wire_);
   for (int i = 0; i < 20; ++i) {  // one GSO send: ids 0 to 19
-    std::ranges::fill((*other)->begin_packet(wire_->local()).first(100), std::byte{7});
+    std::ranges::copy(tagged(7, 100), (*other)->begin_packet(wire_->local()).begin());
     (*other)->commit_packet(wire_->local(), 100);
   }
   (*other)->flush();

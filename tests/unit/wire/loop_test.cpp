@@ -14,11 +14,10 @@
 #include "driver-shim/softhca/wire/icrc_check.h"
 #include "driver-shim/softhca/wire/wire.h"
 #include "tests/unit/roce/pcap_reader.h"
+#include "tests/unit/wire/packets.h"
 
 namespace gdx::softhca::wire {
 namespace loop_test {
-
-using Bytes = std::vector<std::byte>;
 
 Bytes filled(std::size_t length_bytes, int tag) {
   return Bytes(length_bytes, std::byte{static_cast<std::uint8_t>(tag)});
@@ -64,7 +63,7 @@ std::unique_ptr<Wire> open(const UdpConfig& config = {}) {
 }
 
 void send(Wire& wire, const Address& to, int tag, std::size_t length_bytes) {
-  std::ranges::copy(filled(length_bytes, tag), wire.begin_packet(to).begin());
+  std::ranges::copy(as_packet(filled(length_bytes, tag)), wire.begin_packet(to).begin());
   wire.commit_packet(to, length_bytes);
 }
 
@@ -187,7 +186,7 @@ TEST(OwnPackets, without_room_are_counted_and_the_others_keep_their_order) {
   EXPECT_EQ(seen.size() + counters.send_errors, kSent);
   EXPECT_LE(seen.size() * 4160, wire->socket_bytes());
   EXPECT_GE(seen.size() * 4160, wire->socket_bytes() / 4);
-  for (std::size_t i = 1; i < seen.size(); ++i) EXPECT_LT(seen[i - 1].datagram[0], seen[i].datagram[0]);
+  for (std::size_t i = 1; i < seen.size(); ++i) EXPECT_LT(seen[i - 1].datagram[1], seen[i].datagram[1]);
   send(*wire, wire->local(), 7, 64);
   wire->flush();
   EXPECT_EQ(see_all(*wire).size(), 1u) << "the wire works on";
@@ -197,6 +196,7 @@ TEST(OwnPackets, without_room_are_counted_and_the_others_keep_their_order) {
 TEST(OwnPackets, take_turns_with_those_of_peers) {
   const auto wire = open();
   const auto peer = open();
+  introduce(*wire, *peer);
   const auto send_from = [&](Wire& from, int packets) {
     for (int tag = 0; tag < packets; ++tag) {
       send(from, wire->local(), tag, tag % 2 == 0 ? 64 : 128);  // longer than the one before: no run of both

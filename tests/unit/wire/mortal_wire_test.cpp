@@ -30,6 +30,7 @@ Life live(Carrier carrier, std::uint64_t seed) {
   const auto peer = open(carrier);
   testing::internal::CaptureStderr();
   MortalWire wire(open(carrier), {.death = 0.02, .seed = seed});
+  introduce(*peer, wire);
   send(*peer, wire.local(), 1, 64);
   peer->flush();
   EXPECT_EQ(take(wire), 1u) << "it lives";

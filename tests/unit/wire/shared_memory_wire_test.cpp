@@ -80,7 +80,7 @@ TEST(SharedMemoryWire, packets_of_all_sizes_arrive_in_order_both_ways) {
     for (const std::size_t size : sizes) {
       send(*a, b->local(), ++tag, size);
       send(*b, a->local(), tag, size);
-      expected.emplace_back(size, std::byte{tag});
+      expected.push_back(tagged(tag, size));
     }
     a->flush();
     b->flush();
@@ -109,13 +109,14 @@ TEST(SharedMemoryWire, packets_to_itself_arrive) {
   const auto a = open(Carrier::kSharedMemory);
   send(*a, a->local(), 3, 500);
   a->flush();
-  EXPECT_THAT(receive_all(*a), testing::ElementsAre(Bytes(500, std::byte{3})));
+  EXPECT_THAT(receive_all(*a), testing::ElementsAre(tagged(3, 500)));
 }
 
 TEST(SharedMemoryWire, peer_without_shared_memory_is_reached_over_udp_in_the_same_breath) {
   const auto a = open(Carrier::kAuto);
   const auto udp = open(Carrier::kUdp);
   const auto b = open(Carrier::kAuto);
+  introduce(*a, *udp);
   for (std::uint8_t i = 1; i <= 3; ++i) {
     send(*a, udp->local(), i, 100);
     send(*a, b->local(), i, 100);
@@ -152,6 +153,7 @@ TEST(SharedMemoryWire, rest_of_a_udp_batch_comes_though_the_socket_is_empty_and_
   const auto a = open(Carrier::kAuto);
   const auto b = open(Carrier::kAuto);
   const auto udp = open(Carrier::kUdp);
+  introduce(*udp, *b);
   send(*a, b->local(), 1, 20);
   a->flush();
   EXPECT_EQ(receive_all(*b).size(), 1u);  // from here on a ring is there to be looked at instead
@@ -211,7 +213,7 @@ TEST(SharedMemoryWire, duplicates_arrive_twice) {
   const auto b = open(Carrier::kSharedMemory);
   send(*a, b->local(), 5, 100);
   a->flush();
-  EXPECT_THAT(receive_all(*b), testing::ElementsAre(Bytes(100, std::byte{5}), Bytes(100, std::byte{5})));
+  EXPECT_THAT(receive_all(*b), testing::ElementsAre(tagged(5, 100), tagged(5, 100)));
 }
 
 TEST(SharedMemoryWire, held_back_packet_follows_the_next_one) {
@@ -220,10 +222,10 @@ TEST(SharedMemoryWire, held_back_packet_follows_the_next_one) {
   send(*a, b->local(), 1, 100);
   send(*a, b->local(), 2, 100);
   a->flush();
-  EXPECT_THAT(receive_all(*b), testing::ElementsAre(Bytes(100, std::byte{2}), Bytes(100, std::byte{1})));
+  EXPECT_THAT(receive_all(*b), testing::ElementsAre(tagged(2, 100), tagged(1, 100)));
   send(*a, b->local(), 3, 100);
   a->flush();
-  EXPECT_THAT(receive_all(*b), testing::ElementsAre(Bytes(100, std::byte{3}))) << "none follows";
+  EXPECT_THAT(receive_all(*b), testing::ElementsAre(tagged(3, 100))) << "none follows";
 }
 
 TEST(SharedMemoryWire, peers_have_turns_of_what_is_taken_at_once_and_nothing_is_said_of_them) {
@@ -384,7 +386,7 @@ TEST(SharedMemoryWire, packets_of_a_peer_that_ended_still_arrive) {
   EXPECT_EQ(receive_all(*b).size(), 1u);
   send(*a, b->local(), 2, 20);
   a.reset();
-  EXPECT_THAT(receive_all(*b), testing::ElementsAre(Bytes(20, std::byte{2})));
+  EXPECT_THAT(receive_all(*b), testing::ElementsAre(tagged(2, 20)));
 }
 
 TEST(SharedMemoryWire, successor_at_a_dead_peers_address_is_found) {
@@ -404,7 +406,7 @@ TEST(SharedMemoryWire, successor_at_a_dead_peers_address_is_found) {
     a->flush();
     arrivals = receive_all(*b);
   }
-  EXPECT_EQ(arrivals.front(), Bytes(20, std::byte{3}));
+  EXPECT_EQ(arrivals.front(), tagged(3, 20));
 }
 
 TEST(SharedMemoryWire, packets_that_a_dead_peers_link_holds_are_not_flushed) {
@@ -426,6 +428,7 @@ TEST(SharedMemoryWire, taken_name_is_udp_for_auto_and_an_error_for_shm) {
   EXPECT_EQ(shm.error().status, Status::kBusy);
   const auto a = open(Carrier::kAuto, config);
   const auto b = open(Carrier::kAuto);
+  introduce(*a, *b);
   send(*b, address, 1, 100);
   send(*a, b->local(), 2, 100);
   a->flush();

@@ -8,6 +8,7 @@
 #include <cerrno>
 
 #include "driver-shim/softhca/wire/wire.h"
+#include "tests/unit/wire/packets.h"
 
 namespace {
 
@@ -41,6 +42,7 @@ class UdpFullBuffer : public testing::Test {
     ASSERT_TRUE(from && to);
     a_ = std::move(*from);
     b_ = std::move(*to);
+    introduce(*a_, *b_);
   }
   void TearDown() override { refusals_left = 0; }
 
@@ -48,7 +50,7 @@ class UdpFullBuffer : public testing::Test {
   std::size_t send_one(int refusals) {
     constexpr std::size_t kPacketBytes = 64;
     const std::span<std::byte> packet = a_->begin_packet(b_->local());
-    std::fill_n(packet.begin(), kPacketBytes, std::byte{1});
+    std::fill_n(packet.begin(), kPacketBytes, std::byte{0});
     a_->commit_packet(b_->local(), kPacketBytes);
     refusals_left = refusals;
     a_->flush();

@@ -38,6 +38,7 @@ bool kernel_segments() {
 
 // Returns the packets sent from `a` that arrive at `b` as marked by a switch.
 std::size_t marked_of(Wire& a, Wire& b, int packets) {
+  introduce(a, b);
   for (int i = 0; i < packets; ++i) send(a, b.local(), static_cast<std::uint8_t>(i), 64);
   a.flush();
   std::size_t marked = 0;
@@ -73,6 +74,7 @@ TEST(UdpWire, marks_cross_the_network_in_the_ipv4_header) {
 TEST(UdpWire, oversized_datagrams_of_strangers_do_not_reach_the_wire) {
   const auto a = open();
   const auto b = open();
+  introduce(*a, *b);
   const int stranger = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   sockaddr_in to{};
   to.sin_family = AF_INET;
@@ -239,6 +241,7 @@ TEST(UdpWire, socket_is_non_blocking_unfragmented_and_of_its_own_process) {
 TEST(UdpWire, mixed_sizes_arrive_in_order_and_whole) {
   const auto a = open();
   const auto b = open();
+  introduce(*a, *b);
   const std::vector<std::size_t> sizes{4156, 4156, 4156, 100, 20, 20, 20, 4156, 16, 12, 4156};
   std::uint8_t tag = 0;
   for (const std::size_t size : sizes) send(*a, b->local(), ++tag, size);
@@ -246,7 +249,7 @@ TEST(UdpWire, mixed_sizes_arrive_in_order_and_whole) {
   const std::vector<Bytes> arrivals = receive_all(*b);
   ASSERT_EQ(arrivals.size(), sizes.size());
   for (std::size_t i = 0; i < sizes.size(); ++i) {
-    EXPECT_EQ(arrivals[i], Bytes(sizes[i], std::byte{static_cast<std::uint8_t>(i + 1)})) << i;
+    EXPECT_EQ(arrivals[i], tagged(static_cast<std::uint8_t>(i + 1), sizes[i])) << i;
   }
   EXPECT_EQ(b->counters().icrc_errors, 0u);
   EXPECT_EQ(b->counters().packets_received, sizes.size());
@@ -255,6 +258,7 @@ TEST(UdpWire, mixed_sizes_arrive_in_order_and_whole) {
 TEST(UdpWire, more_than_the_arena_leaves_without_a_flush) {
   const auto a = open();
   const auto b = open();
+  introduce(*a, *b);
   std::size_t arrived = 0;
   for (int i = 0; i < 1000; ++i) {
     send(*a, b->local(), static_cast<std::uint8_t>(i), 4156);
@@ -268,6 +272,7 @@ TEST(UdpWire, more_than_the_arena_leaves_without_a_flush) {
 TEST(UdpWire, corrupted_packets_are_dropped_and_counted) {
   const auto a = open(UdpConfig{.address = {}, .pcap_path = {}, .faults = {.corrupt = 1}});
   const auto b = open();
+  introduce(*a, *b);
   // Bit flips in the BTH's resv8a byte, which the ICRC leaves out, may pass.
   for (int i = 0; i < 200; ++i) send(*a, b->local(), 5, 1000);
   a->flush();
@@ -280,6 +285,7 @@ TEST(UdpWire, corrupted_packets_are_dropped_and_counted) {
 TEST(UdpWire, packets_are_judged_also_after_those_to_itself) {
   const auto a = open(UdpConfig{.address = {}, .pcap_path = {}, .faults = {.corrupt = 1}});
   const auto b = open();
+  introduce(*a, *b);
   send(*b, b->local(), 1, 100);
   b->flush();
   EXPECT_EQ(receive_all(*b).size(), 1u);
@@ -292,6 +298,7 @@ TEST(UdpWire, packets_are_judged_also_after_those_to_itself) {
 TEST(UdpWire, socket_was_drained_if_the_last_look_found_nothing) {
   const auto a = open();
   const auto b = open();
+  introduce(*a, *b);
   EXPECT_TRUE(receive_all(*b).empty());
   EXPECT_TRUE(b->socket_was_drained());
   for (int i = 0; i < 2; ++i) send(*a, b->local(), 1, 100);
@@ -305,6 +312,7 @@ TEST(UdpWire, socket_was_drained_if_the_last_look_found_nothing) {
 TEST(UdpWire, no_more_is_taken_than_was_asked_for) {
   const auto a = open();
   const auto b = open();
+  introduce(*a, *b);
   for (const std::size_t size : {100, 200, 300}) {
     for (int i = 0; i < 5; ++i) send(*a, b->local(), 1, size);
   }
@@ -320,6 +328,7 @@ TEST(UdpWire, no_more_is_taken_than_was_asked_for) {
 TEST(UdpWire, lost_packets_never_leave) {
   const auto a = open(UdpConfig{.address = {}, .pcap_path = {}, .faults = {.loss = 1}});
   const auto b = open();
+  introduce(*a, *b);
   for (int i = 0; i < 10; ++i) send(*a, b->local(), 5, 100);
   a->flush();
   EXPECT_TRUE(receive_all(*b).empty());
@@ -329,28 +338,31 @@ TEST(UdpWire, lost_packets_never_leave) {
 TEST(UdpWire, duplicates_arrive_twice) {
   const auto a = open(UdpConfig{.address = {}, .pcap_path = {}, .faults = {.duplicate = 1}});
   const auto b = open();
+  introduce(*a, *b);
   send(*a, b->local(), 5, 100);
   a->flush();
-  EXPECT_THAT(receive_all(*b), testing::ElementsAre(Bytes(100, std::byte{5}), Bytes(100, std::byte{5})));
+  EXPECT_THAT(receive_all(*b), testing::ElementsAre(tagged(5, 100), tagged(5, 100)));
 }
 
 TEST(UdpWire, held_back_packet_follows_the_next_one) {
   const auto a = open(UdpConfig{.address = {}, .pcap_path = {}, .faults = {.reorder = 1}});
   const auto b = open();
+  introduce(*a, *b);
   send(*a, b->local(), 1, 100);
   send(*a, b->local(), 2, 100);
   a->flush();
-  EXPECT_THAT(receive_all(*b), testing::ElementsAre(Bytes(100, std::byte{2}), Bytes(100, std::byte{1})));
+  EXPECT_THAT(receive_all(*b), testing::ElementsAre(tagged(2, 100), tagged(1, 100)));
   send(*a, b->local(), 3, 100);
   EXPECT_TRUE(receive_all(*b).empty());
   a->flush();
-  EXPECT_THAT(receive_all(*b), testing::ElementsAre(Bytes(100, std::byte{3}))) << "none follows";
+  EXPECT_THAT(receive_all(*b), testing::ElementsAre(tagged(3, 100))) << "none follows";
 }
 
 // Linux refuses segments to a socket that sends no checksums.
 TEST(UdpWire, path_that_cannot_segment_costs_one_flush_of_packets) {
   const auto a = open();
   const auto b = open();
+  introduce(*a, *b);
   const int on = 1;
   ASSERT_EQ(setsockopt(a->poll_fd(), SOL_SOCKET, SO_NO_CHECK, &on, sizeof on), 0);
   const std::size_t lost = kernel_segments() ? 2 : 0;
@@ -365,6 +377,7 @@ TEST(UdpWire, path_that_cannot_segment_costs_one_flush_of_packets) {
 TEST(UdpWire, what_is_begun_leaves_at_the_end_at_the_latest) {
   auto a = open();
   const auto b = open();
+  introduce(*a, *b);
   send(*a, b->local(), 5, 100);
   EXPECT_TRUE(receive_all(*b).empty());
   a.reset();
@@ -390,6 +403,7 @@ TEST(UdpWire, capture_of_both_ends_verifies) {
   {
     const auto a = open(UdpConfig{.address = {}, .pcap_path = paths[0], .faults = {}});
     const auto b = open(UdpConfig{.address = {}, .pcap_path = paths[1], .faults = {}});
+    introduce(*a, *b);
     for (const std::size_t size : {4156, 4156, 4156, 100, 16, 16}) send(*a, b->local(), 9, size);
     a->flush();
     EXPECT_EQ(receive_all(*b).size(), 6u);
@@ -416,6 +430,7 @@ TEST(UdpWire, capture_shows_each_packet_once_it_is_sent_or_received) {
   const std::array<std::string, 2> paths{stem + "_a.pcap", stem + "_b.pcap"};
   const auto a = open(UdpConfig{.address = {}, .pcap_path = paths[0], .faults = {}});
   const auto b = open(UdpConfig{.address = {}, .pcap_path = paths[1], .faults = {}});
+  introduce(*a, *b);
   for (std::size_t sent = 1; sent <= 3; ++sent) {
     send(*a, b->local(), 9, 64);
     a->flush();
@@ -444,6 +459,7 @@ TEST(UdpWire, captures_of_both_ends_say_which_packets_were_marked) {
     config.pcap_path = stem + "_a.pcap";
     const auto a = open(config);
     const auto b = open(UdpConfig{.address = {}, .pcap_path = stem + "_b.pcap", .faults = {}});
+    introduce(*a, *b);
     EXPECT_EQ(marked_of(*a, *b, 50), a->counters().faults_marked);
     marked = a->counters().faults_marked;
   }
