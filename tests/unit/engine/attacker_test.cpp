@@ -186,7 +186,7 @@ TEST_F(UnderAttack, packets_without_the_token_are_dropped_unanswered_whatever_th
   transfer_during([] {});
 }
 
-// Who cannot read what goes to an address gets no token for it, and takes none from its holder.
+// Reads nothing that goes to an address: so it gets no token for that, and takes none from the holder.
 TEST_F(UnderAttack, forged_messages_of_tokens_change_nothing) {
   Attacker as_a(a.hca->address(), Attacker::Port::kRoce, Attacker::Knows::kNoTokens);
   transfer_during([&] {
@@ -333,7 +333,7 @@ TEST_F(UnderAttack, noise_is_dropped) {
   EXPECT_GT(counters(b).dropped_packets, 0u);
 }
 
-// Who has the token, too, passes. A ring has a user.
+// Has the token, too, and therefore passes. A ring has a user.
 class AllKnowing : public testing::TestWithParam<wire::Carrier> {};
 
 TEST_P(AllKnowing, forger_passes_for_the_peer_over_udp_and_for_nobody_beside_a_ring) {

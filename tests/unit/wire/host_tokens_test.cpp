@@ -121,7 +121,7 @@ TEST_F(Tokens, answer_proves_one_request_for_seconds) {
   EXPECT_EQ(b.find(kA)->from, Seal(b.token_for(kA, 7)));
 }
 
-// Who had the address before knows the token that it had then.
+// Knowledge of a former holder of the address: the token that it had then.
 TEST_F(Tokens, next_holder_of_an_address_ends_the_token_of_the_former) {
   standing(b, kA);
   exchange();
