@@ -167,7 +167,7 @@ std::string choose_address(std::span<const std::string> of_root, std::span<const
 // Ranks of one host meet at a local socket, which needs no secret. Else rank 0 tells one behind the
 // addresses.
 Result<Descriptor> settle_root(WorldOptions& options, std::uint64_t deadline_ns) {
-  if (!options.tell_root) return options.rank == 0 ? listen_at(options.root) : Descriptor();
+  if (!options.tell_root) return options.rank == 0 ? listen_at(options.root, true) : Descriptor();
   std::string mine;
   Descriptor listener;
   Secret::Ptr secret;

@@ -187,19 +187,22 @@ Result<HostPort> parse_host_port(const std::string& text) {
 
 namespace {
 
-// Binds the socket, also to a port that `gdx run` of this user has reserved. Another socket of the user that
-// listens there has not asked for SO_REUSEPORT, unless it is a rank 0's of the same run.
-bool bind_to(const Descriptor& socket, const addrinfo& address) {
+// Binds the socket to a port that `gdx run` of this user has reserved. Linux would let it share the port with
+// a listener of this user that has asked for that, too, and give each some of the connections.
+bool bind_to_reserved(const Descriptor& socket, const addrinfo& address) {
   const int one = 1;
-  return ::bind(socket.value(), address.ai_addr, address.ai_addrlen) == 0 ||
-         (errno == EADDRINUSE &&
-          ::setsockopt(socket.value(), SOL_SOCKET, SO_REUSEPORT, &one, sizeof one) == 0 &&
-          ::bind(socket.value(), address.ai_addr, address.ai_addrlen) == 0);
+  if (::setsockopt(socket.value(), SOL_SOCKET, SO_REUSEPORT, &one, sizeof one) != 0 ||
+      ::bind(socket.value(), address.ai_addr, address.ai_addrlen) != 0)
+    return false;
+  int error = 0;
+  const bool listened = static_cast<bool>(try_connect(address, monotonic_ns() + kConnectAttemptNs, error));
+  errno = EADDRINUSE;
+  return !listened;
 }
 
 }  // namespace
 
-Result<Descriptor> listen_at(const std::string& root) {
+Result<Descriptor> listen_at(const std::string& root, bool may_be_reserved) {
   if (is_local(root)) {
     auto local = listen_local(local_name(root), SOCK_STREAM);
     if (local || local.error().status != Status::kBusy) return local;
@@ -215,12 +218,15 @@ Result<Descriptor> listen_at(const std::string& root) {
   }
   const int one = 1;
   setsockopt(socket.value(), SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-  if (bind_to(socket, *addresses) && ::listen(socket.value(), kBacklog) == 0) return socket;
+  const bool bound = ::bind(socket.value(), addresses->ai_addr, addresses->ai_addrlen) == 0 ||
+                     (errno == EADDRINUSE && may_be_reserved && bind_to_reserved(socket, *addresses));
+  if (bound && ::listen(socket.value(), kBacklog) == 0) return socket;
   switch (errno) {
     case EADDRINUSE:
       return fail(Status::kBusy,
-                  fmt::format("rank 0 cannot listen at {}: another socket has the port (`ss -ltnp 'sport = "
-                              "{}'` names who listens): end its program, or start the job at another port",
+                  fmt::format("rank 0 cannot listen at {}: another socket has the port (`ss -tanp 'sport = "
+                              "{}'` names who listens; none: `gdx run` of another user keeps it for its "
+                              "ranks): end its program, or start the job at another port",
                               root, parse_host_port(root)->port));
     case EADDRNOTAVAIL:
       return fail(Status::kInvalidArgument,

@@ -31,8 +31,9 @@ struct HostPort {
 // Returns whether the address is unix:NAME.
 [[nodiscard]] bool is_local(const std::string& address);
 
-// Listens at `root`. Errors: kBusy (the port is taken), kInvalidArgument (no such address here), kSystem.
-[[nodiscard]] Result<Descriptor> listen_at(const std::string& root);
+// Listens at `root`, also where `gdx run` of this user keeps the port for a rank 0 (`may_be_reserved`), and
+// nobody listens. Errors: kBusy (the port is taken), kInvalidArgument (no such address here), kSystem.
+[[nodiscard]] Result<Descriptor> listen_at(const std::string& root, bool may_be_reserved = false);
 
 // Listens at a port that the system chooses. `host` is a numeric address of this machine, or "unix:": then
 // the system chooses a name.

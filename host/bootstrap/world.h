@@ -65,9 +65,9 @@ struct WorldOptions {
                                                          Allgather allgather);
 };
 
-// Tells in one line how from_environment() would find this process's rank, or why it would refuse. Opens
-// nothing.
-[[nodiscard]] std::string describe_launch();
+// Tells in one line how from_environment() would find this process's rank, or why it would refuse, whose
+// status goes to `refusal`; kOk: it would not. Opens nothing.
+[[nodiscard]] std::string describe_launch(Status* refusal = nullptr);
 
 // Threads: one thread at a time.
 class World {

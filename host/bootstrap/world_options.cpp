@@ -160,15 +160,15 @@ Result<WorldOptions> WorldOptions::by_allgather(std::uint32_t rank, std::uint32_
   return options;
 }
 
-std::string describe_launch() {
-  const auto given = read_given();
-  const auto launcher =
-      given ? find_launcher(*given, false) : Result<Launcher>(tl::unexpected(given.error()));
-  const auto timeout_ns = read_timeout_ns();
-  const std::string found = !launcher     ? fmt::format("refused: {}", launcher.error().message)
-                            : !timeout_ns ? fmt::format("refused: {}", timeout_ns.error().message)
-                                          : way_text(*given, *launcher);
-  return fmt::format("{} (order: {})", found, launch::kOrder);
+std::string describe_launch(Status* refusal) {
+  const auto found = []() -> Result<std::string> {
+    GDX_TRY(read_timeout_ns());
+    const auto given = GDX_TRY(read_given());
+    return way_text(given, GDX_TRY(find_launcher(given, false)));
+  }();
+  if (refusal != nullptr) *refusal = found ? Status::kOk : found.error().status;
+  return fmt::format("{} (order: {})", found ? *found : fmt::format("refused: {}", found.error().message),
+                     launch::kOrder);
 }
 
 }  // namespace gdx

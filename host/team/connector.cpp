@@ -295,6 +295,7 @@ void Connector::send_due_or_close(std::uint32_t rank) {
   busy_.erase(rank);
   peer.problem = Peer().problem;
   peer.pause_ns = kFirstRetryPauseNs;
+  peer.refusals = 0;
   if (const ChannelId idle = peer.dialled; idle != 0) {
     drop(rank, idle);
     port_.close(idle);

@@ -12,6 +12,7 @@
 #include "base/output.h"
 #include "base/size_text.h"
 #include "host/bootstrap/world.h"
+#include "host/calibration/calibration_file.h"
 #include "host/calibration/choose_modes.h"
 #include "host/calibration/mode_table.h"
 #include "host/direct/peer_mapping.h"
@@ -162,6 +163,9 @@ Result<void> check_environment() {
   GDX_TRY(emulation_from_environment());
   GDX_TRY(insecure_from_environment());
   GDX_TRY(ipc::daemon_places_from_environment());
+  // Whether it has a table for an HCA and its queue is told beside those.
+  const char* const calibration = std::getenv(kCalibrationVariable);
+  if (calibration != nullptr && *calibration != '\0') GDX_TRY(read_calibrations(calibration));
   return {};
 }
 
@@ -169,9 +173,6 @@ Result<void> check_environment() {
 Result<Hca> open_usable(const std::string& name) {
   auto hca = GDX_TRY(Hca::open({.name = name, .in_this_process = true}));
   GDX_TRY(resolve_endpoint_options({}, hca.is_software(), hca.link_layer()));
-  // Permits a table of another queue, which is told beside the queue that it does not suit.
-  const auto modes = choose_modes(hca.name(), {}, {});
-  if (!modes && modes.error().status != Status::kUnsupported) return tl::unexpected(modes.error());
   return hca;
 }
 
@@ -189,7 +190,9 @@ Result<void> mark_chosen(Json& hcas) {
 
 int print_info(const std::string& wanted, bool as_json) {
   if (const auto checked = check_environment(); !checked) return report(checked.error());
-  const std::string launch = describe_launch();
+  // Without a way to meet, programs that bring their own run all the same.
+  Status refusal = Status::kOk;
+  const std::string launch = describe_launch(&refusal);
   std::vector<std::string> names{wanted};
   if (wanted.empty()) {
     auto listed = list_hcas();
@@ -200,7 +203,7 @@ int print_info(const std::string& wanted, bool as_json) {
   int exit_status = kExitFailure;
   for (const std::string& name : names) {
     const auto hca = open_usable(name);
-    if (hca && !launch.starts_with("refused")) exit_status = 0;
+    if (hca && refusal != Status::kInvalidArgument) exit_status = 0;
     // Reports the error alone for an HCA that was named, or for the only one.
     if (!hca && names.size() == 1) return report(with_other_way(hca.error()));
     hcas.push_back(hca ? describe_hca(*hca) : describe_unusable(name, hca.error()));

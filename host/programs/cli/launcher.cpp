@@ -327,7 +327,13 @@ void Launch::on_exit(pid_t pid, int wait_status, std::uint64_t now_ns) {
 }
 
 // Listens in rank 0's place, because other ranks would try its port until their timeout.
+// Shares the port with no other listener, because a process that rank 0 has left may listen there in its
+// place.
 void Launch::stand_in_for_rank_0(int status) {
+  const int on = 1;
+  const int off = 0;
+  ::setsockopt(root_.socket.value(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  ::setsockopt(root_.socket.value(), SOL_SOCKET, SO_REUSEPORT, &off, sizeof off);
   if (::listen(root_.socket.value(), bootstrap::kMaxRanks) != 0) return;
   end_of_rank_0_ = fmt::format(
       "its process ended with status {} before this rank came: let every rank run the same program", status);

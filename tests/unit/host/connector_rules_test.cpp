@@ -183,6 +183,14 @@ TEST_F(ConnectorCalls, rank_where_nobody_listens_is_given_up_before_the_deadline
                                "gone 1.0, peer unreachable (transport retries exceeded): rank 1 was not "
                                "connected on lane 0 (refused, {} times): it has ended, see why",
                                kMostRefusals)));
+  // As soon for what is asked for later.
+  connector.ask(connector.next_ns(), 1, 1);
+  for (std::uint32_t refusals = 1; refusals <= kMostRefusals; ++refusals) {
+    ASSERT_EQ(connector.state(1, 1), PairState::kOffering);
+    connector.tick(connector.next_ns());
+    connector.lost(port.last, nobody);
+  }
+  EXPECT_EQ(connector.state(1, 1), PairState::kGone);
 }
 
 TEST_F(ConnectorCalls, channels_go_by_turns_where_more_ranks_wait) {

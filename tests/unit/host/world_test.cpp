@@ -149,7 +149,7 @@ TEST(World, port_in_use_rank_0_is_busy_and_names_it) {
   ASSERT_FALSE(world);
   EXPECT_EQ(world.error().status, Status::kBusy);
   EXPECT_THAT(world.error().message, HasSubstr(taken.root));
-  EXPECT_THAT(world.error().message, HasSubstr("`ss -ltnp 'sport = " + taken.root.substr(10) + "'`"));
+  EXPECT_THAT(world.error().message, HasSubstr("`ss -tanp 'sport = " + taken.root.substr(10) + "'`"));
 }
 
 TEST(World, peer_never_comes_all_time_out_and_name_it) {
