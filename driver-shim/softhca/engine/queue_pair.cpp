@@ -154,7 +154,8 @@ void QueuePair::count_peer() {
   if (peer == counted_peer_) return;
   if (peer) parts_.hca.windows.connect(*peer);
   // Begins the wait for a peer's answer now, so that its first packet need not.
-  if (peer && parts_.spec.type != QpType::kUd) static_cast<void>(parts_.hca.wire->awaits(*peer));
+  wire::Wire& wire = *parts_.hca.wire;
+  if (peer && parts_.spec.type != QpType::kUd && !wire.lost()) static_cast<void>(wire.awaits(*peer));
   if (counted_peer_) parts_.hca.windows.disconnect(*counted_peer_);
   counted_peer_ = peer;
 }

@@ -112,6 +112,7 @@ class HostTokens {
   bool advance(std::uint64_t now_ns);
   // Returns the time of the next advance(); kNever: none is needed.
   [[nodiscard]] std::uint64_t next_deadline_ns() const { return awaited_ == 0 ? kNever : next_ns_; }
+  [[nodiscard]] bool has_due() const { return !due_.empty(); }
   // Takes the messages that are to leave, in their order.
   [[nodiscard]] std::vector<Message> take_due() { return std::exchange(due_, {}); }
 

@@ -49,9 +49,9 @@ void UdpWire::append_copy(const Address& destination, std::span<const std::byte>
 // peer's token is awaited.
 void UdpWire::append(const Address& destination, std::size_t length_bytes, const Damage& damage) {
   const std::span<const std::byte> body = std::span<const std::byte>(arena_).subspan(used_, length_bytes);
-  HostTokens::Peer& peer = peer_at(destination);
-  const bool message = is_token_message(body);
-  if (peer.standing == HostTokens::Standing::kAwaited && !message) {
+  // A message may go to an invented address, of which nothing must be stored.
+  HostTokens::Peer* const peer = is_token_message(body) ? nullptr : &peer_at(destination);
+  if (peer != nullptr && peer->standing == HostTokens::Standing::kAwaited) {
     if (held_bytes_ + length_bytes > kMostHeldBytes) {
       ++counters_.send_errors;
       return;
@@ -60,7 +60,7 @@ void UdpWire::append(const Address& destination, std::size_t length_bytes, const
     held_bytes_ += length_bytes;
     return;
   }
-  const Seal seal = message ? Seal() : peer.to;
+  const Seal seal = peer == nullptr ? Seal() : peer->to;
   const std::size_t datagram_bytes = length_bytes + roce::kIcrcBytes;
   const bool bare = loops(destination) && !pcap_ && !damage.corrupt_bit;
   const bool joins = gso_ && !runs_.empty() && !runs_.back().closed && runs_.back().marked == damage.mark &&
@@ -80,8 +80,8 @@ void UdpWire::append(const Address& destination, std::size_t length_bytes, const
                         .marked = damage.mark,
                         .seal = seal,
                         .bare = bare});
-    if (peer.standing != HostTokens::Standing::kOther && !message)
-      tokens_.renew(destination, peer, coarse_ns());
+    if (peer != nullptr && peer->standing != HostTokens::Standing::kOther)
+      tokens_.renew(destination, *peer, coarse_ns());
   }
   finish_datagram(runs_.back(), length_bytes, damage);
 }
@@ -132,8 +132,18 @@ void UdpWire::release_held() {
     append_copy(packet.destination, packet.body, packet.damage);
 }
 
+// Sends nothing by itself once the program has closed the socket, because its number may be that of a file of
+// the program.
 void UdpWire::tend_tokens() {
-  if (tokens_.next_deadline_ns() != HostTokens::kNever && tokens_.advance(coarse_ns())) release_held();
+  const bool ended = tokens_.next_deadline_ns() != HostTokens::kNever && tokens_.advance(coarse_ns());
+  if (!ended && !tokens_.has_due()) return;
+  if (lost()) {
+    static_cast<void>(tokens_.take_due());
+    held_.clear();
+    held_bytes_ = 0;
+    return;
+  }
+  if (ended) release_held();
   send_token_messages();
 }
 

@@ -25,6 +25,8 @@ class Attacker {
   // Sends as `source`: an address of its own, or a victim's.
   explicit Attacker(const wire::Address& source, Port port = Port::kRoce, Knows knows = Knows::kTokens);
 
+  // Names another source from now on.
+  void pose_as(const wire::Address& source) { source_ = source; }
   void send(const wire::Address& destination, const roce::Headers& headers,
             std::span<const std::byte> payload = {});
   // Anything at all, without an ICRC.

@@ -9,10 +9,12 @@
 #include <random>
 #include <thread>
 
+#include "driver-shim/softhca/wire/host_tokens.h"
 #include "proto/roce/host_token.h"
 #include "proto/roce/window.h"
 #include "tests/unit/engine/attacker.h"
 #include "tests/unit/engine/node.h"
+#include "tests/unit/wire/packets.h"
 
 namespace gdx::softhca::test {
 namespace attacker_test {
@@ -199,6 +201,31 @@ TEST_F(UnderAttack, forged_messages_of_tokens_change_nothing) {
   step();
   EXPECT_EQ(counters(a).wire.forged_drops, 0u);
   EXPECT_EQ(counters(b).wire.forged_drops, 0u);
+}
+
+// More than an HCA remembers, each of which draws a request and an answer from it.
+TEST(InventedAddresses, leave_nothing_with_an_hca_that_they_ask_for_tokens) {
+  const std::unique_ptr<wire::Wire> a = *wire::open_udp({});
+  const std::unique_ptr<wire::Wire> b = *wire::open_udp({});
+  introduce(*a, *b);
+  Attacker attacker(a->local(), Attacker::Port::kRoce, Attacker::Knows::kNoTokens);
+  std::array<std::byte, roce::kHostTokenBytes> body;
+  roce::encode_host_token({1, 2, 0}, body);
+  for (std::uint32_t i = 0; i < 2 * wire::HostTokens::kMaxPeers + 1000; ++i) {
+    attacker.pose_as(wire::Address::ipv4(0x7f600000 + i));
+    attacker.send(b->local(), forge(Opcode::kTokenRequest, 0, 0), body);
+    if (i % 64 != 0) continue;
+    EXPECT_TRUE(receive_all(*b).empty());
+    b->flush();
+  }
+  EXPECT_TRUE(receive_all(*b).empty());
+  EXPECT_EQ(b->next_deadline_ns(), wire::HostTokens::kNever) << "it awaits one of them";
+  for (const auto& [from, to] : {std::pair(a.get(), b.get()), std::pair(b.get(), a.get())}) {
+    send(*from, to->local(), 1, 64);
+    from->flush();
+    EXPECT_EQ(receive_all(*to).size(), 1u);
+    EXPECT_EQ(to->counters().icrc_errors + to->counters().forged_drops, 0u);
+  }
 }
 
 TEST_F(UnderAttack, keys_guessed_under_the_peers_address_miss_the_psn_and_draw_few_answers) {

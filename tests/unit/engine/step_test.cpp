@@ -43,6 +43,7 @@ struct Script {
   bool armed = true;
   bool lost = false;
   int lost_checks = 0;
+  int asked = 0;  // whether it awaits a peer
   std::size_t socket_bytes = 0;
   std::function<void()> on_receive;
 };
@@ -52,6 +53,7 @@ class ScriptedWire final : public wire::Wire {
   ScriptedWire(const wire::Address& local, Script& script) : local_(local), script_(script) {}
   const wire::Address& local() const override { return local_; }
   std::size_t room(const wire::Address& /*destination*/) override { return SIZE_MAX; }
+  bool awaits(const wire::Address& /*destination*/) override { return ++script_.asked, false; }
   // Leaves no byte zero that nobody sets.
   std::span<std::byte> begin_packet(const wire::Address& /*destination*/) override {
     packet_.assign(wire::kMaxPacketBytes, std::byte{0xff});
@@ -445,6 +447,11 @@ TEST_F(Step, does_nothing_on_a_lost_wire_and_looks_for_that_every_20_us) {
   EXPECT_EQ(script.lost_checks, 3);
   EXPECT_EQ(script.inbox.size(), 1u);
   EXPECT_TRUE(hca().wire_is_lost());
+  EXPECT_EQ(script.asked, 1) << "when the queue pair reached RTR";
+  ASSERT_EQ(node->modify_to_reset(), 0);
+  node->connect(*peer, kPatient);
+  EXPECT_EQ(script.asked, 1) << "a question is sent through the descriptor";
+  EXPECT_TRUE(script.sent.empty());
 }
 
 TEST_F(Step, warns_once_of_each_kind_of_doorbell_that_it_cannot_serve) {

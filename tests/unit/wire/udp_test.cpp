@@ -517,5 +517,28 @@ TEST(IcrcChecker, unknown_id_is_found_and_wrong_icrc_is_not) {
   EXPECT_EQ(checker.check(from, to, 4791, 0, Bytes(11), 0), std::nullopt);
 }
 
+// A file of the program has the socket's number. Nothing was sent that could go to it.
+TEST(Udp, sends_no_request_of_its_own_through_a_number_that_the_program_has_reused) {
+  const std::unique_ptr<Wire> wire = open();
+  Result<BoundSocket> silent = bind_socket("", 0);
+  ASSERT_TRUE(silent);
+  const Descriptor programs(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  ASSERT_TRUE(wire->awaits(silent->address));
+  send(*wire, silent->address, 1, 64);
+  ASSERT_EQ(dup3(programs.value(), wire->poll_fd(), O_CLOEXEC), wire->poll_fd());
+  ASSERT_TRUE(wire->lost());
+  const auto arrives = [&] {
+    std::byte byte;
+    return recv(silent->socket.value(), &byte, 1, MSG_DONTWAIT) >= 0;
+  };
+  wire->flush();
+  EXPECT_FALSE(arrives()) << "the first request";
+  while (wire->next_deadline_ns() != ~std::uint64_t{0}) {
+    wire->flush();
+    usleep(1000);
+  }
+  EXPECT_FALSE(arrives()) << "another request, or the packet that waited";
+}
+
 }  // namespace udp_test
 }  // namespace gdx::softhca::wire
