@@ -17,8 +17,8 @@ constexpr std::byte kSecondBits{0x7f};
 constexpr std::uint64_t kFirstIntervalNs = 10'000'000;  // before a request without an answer is repeated
 constexpr std::uint64_t kLongestIntervalNs = 200'000'000;
 // Life of a challenge: the rest of its epoch and the next one.
-constexpr unsigned kEpochBits = 32;
-// Bound on the work that requests under invented addresses make.
+constexpr unsigned kEpochBits = 30;
+// Bound on the work that requests under invented addresses make. Peers have another of this size.
 constexpr std::uint64_t kAnswerIntervalNs = 10'000'000;
 constexpr std::uint32_t kAnswersPerInterval = 1000;
 constexpr std::uint64_t kReadIntervalNs = 100'000'000;  // between two looks at the host's addresses
@@ -58,7 +58,16 @@ HostTokens::HostTokens(const SipKey& secret, const Address& local, Addresses add
       local_(local),
       addresses_(std::move(addresses)),
       foreign_on_loopback_(foreign_on_loopback),
-      incarnation_(hash(kIncarnation, local, 0, 0)) {}
+      incarnation_(hash(kIncarnation, local, 0, 0)) {
+  read_host(0);
+}
+
+// Reads at intervals, because a program may meet many peers at once.
+void HostTokens::read_host(std::uint64_t now_ns) {
+  if (!addresses_ || (read_ns_ != 0 && now_ns - read_ns_ < kReadIntervalNs)) return;
+  read_ns_ = now_ns;
+  if (std::optional<std::vector<Address>> present = addresses_()) host_ = std::move(*present);
+}
 
 // Chains the hash over a message of one length, which is as good as one of the whole.
 std::uint64_t HostTokens::hash(std::uint64_t purpose, const Address& address, std::uint64_t first,
@@ -100,17 +109,19 @@ HostTokens::Peer* HostTokens::look_up(const Address& destination) {
   return newest_;
 }
 
-// Replaces the peer that was not used for the longest time where there are too many. It gets a new token with
-// its next request.
-HostTokens::Peer& HostTokens::insert(const Address& address) {
+// Replaces a peer where there are too many: one of another host, which costs nothing, or else the one that
+// was not used for the longest time. That one gets a new token with its next request.
+HostTokens::Peer& HostTokens::insert(const Address& address, std::uint64_t now_ns) {
   if (peers_.size() >= kMaxPeers) {
-    const auto oldest =
-        std::ranges::min_element(peers_, {}, [](const auto& entry) { return entry.second.used_ns_; });
+    const auto oldest = std::ranges::min_element(peers_, {}, [](const auto& entry) {
+      return std::pair(entry.second.standing != Standing::kOther, entry.second.used_ns_);
+    });
     set_standing(oldest->second, Standing::kOther);
     peers_.erase(oldest);
   }
   newest_address_ = address;
   newest_ = &peers_[address.gid];
+  newest_->used_ns_ = now_ns;
   return *newest_;
 }
 
@@ -122,9 +133,8 @@ void HostTokens::set_standing(Peer& peer, Standing standing) {
 
 HostTokens::Peer& HostTokens::meet(const Address& destination, std::uint64_t now_ns) {
   if (Peer* const known = find(destination)) return *known;
-  Peer& peer = insert(destination);
-  peer.used_ns_ = now_ns;
-  if (!guards(destination)) host_ = addresses_();
+  Peer& peer = insert(destination, now_ns);
+  if (!guards(destination)) read_host(now_ns);
   if (guards(destination)) await(destination, peer, now_ns);
   return peer;
 }
@@ -150,18 +160,18 @@ bool HostTokens::takes_request(const Address& source, std::uint64_t now_ns) {
   if (!guards(source)) {
     if (is_loopback(source)) {
       host_.push_back(source);
-    } else if (now_ns - read_ns_ >= kReadIntervalNs) {
-      read_ns_ = now_ns;
-      host_ = addresses_();
+    } else {
+      read_host(now_ns);
     }
     if (!guards(source)) return false;
   }
   if (const std::uint64_t interval = now_ns / kAnswerIntervalNs; interval != interval_) {
     interval_ = interval;
-    answers_left_ = kAnswersPerInterval;
+    answers_left_.fill(kAnswersPerInterval);
   }
-  if (answers_left_ == 0) return false;
-  --answers_left_;
+  std::uint32_t& left = answers_left_[find(source) == nullptr ? 0 : 1];
+  if (left == 0) return false;
+  --left;
   return true;
 }
 
@@ -193,7 +203,8 @@ bool HostTokens::on_answer(const Address& source, const roce::HostToken& body, s
   if (body.challenge != challenge_for(source, answers, epoch) &&
       body.challenge != challenge_for(source, answers, epoch - 1))
     return false;
-  if (peer == nullptr) peer = &insert(source);
+  if (peer == nullptr) peer = &insert(source, now_ns);
+  peer->used_ns_ = now_ns;
   set_standing(*peer, Standing::kKnown);
   peer->to = Seal(body.token);
   peer->from = Seal(token_for(source, body.incarnation));

@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -77,14 +78,15 @@ class HostTokens {
     roce::Opcode opcode;
     roce::HostToken body;
   };
-  using Addresses = std::function<std::vector<Address>()>;
+  using Addresses = std::function<std::optional<std::vector<Address>>()>;
 
   static constexpr std::uint64_t kSilentNs = 1'000'000'000;
   static constexpr std::uint64_t kRenewNs = 500'000'000;  // between requests to a peer that has answered
   static constexpr std::size_t kMaxPeers = 4096;
   static constexpr std::uint64_t kNever = ~std::uint64_t{0};
 
-  // `secret`: of this HCA alone. `addresses` returns those of the host, without 127.0.0.0/8.
+  // `secret`: of this HCA alone. `addresses` returns those of the host, without 127.0.0.0/8, or nothing where
+  // they cannot be read: those read before then stay. Called at once, and by meet() and on_message().
   // `foreign_on_loopback`: an address of 127.0.0.0/8 has an HCA of this kind only once it sent a request.
   HostTokens(const SipKey& secret, const Address& local, Addresses addresses,
              bool foreign_on_loopback = false);
@@ -124,7 +126,8 @@ class HostTokens {
   using Key = std::array<std::uint8_t, 16>;
 
   [[nodiscard]] Peer* look_up(const Address& destination);
-  Peer& insert(const Address& address);
+  Peer& insert(const Address& address, std::uint64_t now_ns);
+  void read_host(std::uint64_t now_ns);
   void await(const Address& destination, Peer& peer, std::uint64_t now_ns);
   void request(const Address& destination, Peer& peer, std::uint64_t now_ns);
   void set_standing(Peer& peer, Standing standing);
@@ -143,14 +146,14 @@ class HostTokens {
   bool foreign_on_loopback_;
   std::uint64_t incarnation_;
   std::vector<Address> host_;  // addresses of this host, as last read
-  std::uint64_t read_ns_ = 0;
+  std::uint64_t read_ns_ = 0;  // 0: not since the start
   std::map<Key, Peer> peers_;
   std::size_t awaited_ = 0;         // peers of that standing
   std::uint64_t next_ns_ = kNever;  // no request of theirs is due before
   Address newest_address_;
   Peer* newest_ = nullptr;
-  std::uint64_t interval_ = 0;  // the answers of one interval are limited
-  std::uint32_t answers_left_ = 0;
+  std::uint64_t interval_ = 0;                   // the answers of one interval are limited
+  std::array<std::uint32_t, 2> answers_left_{};  // to addresses without a peer, and to peers
   std::vector<Message> due_;
 };
 

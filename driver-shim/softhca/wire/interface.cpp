@@ -9,11 +9,14 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/descriptor.h"
 
@@ -49,15 +52,20 @@ struct Ipv4Entry {
   ifreq request{};
 };
 
-std::vector<Ipv4Entry> read_ipv4(const Descriptor& socket) {
-  constexpr std::size_t kMost = 256;
-  std::array<ifreq, kMost> table{};
-  ifconf all{};
-  all.ifc_len = sizeof table;
-  all.ifc_req = table.data();
+// Reads again into a larger table while one comes back full, because the kernel leaves out what has no room.
+std::optional<std::vector<Ipv4Entry>> read_ipv4(const Descriptor& socket) {
+  std::vector<ifreq> table(32);
+  std::size_t count = table.size();
+  while (count == table.size()) {
+    table.resize(2 * table.size());
+    ifconf all{};
+    all.ifc_len = static_cast<int>(table.size() * sizeof(ifreq));
+    all.ifc_req = table.data();
+    if (ioctl(socket.value(), SIOCGIFCONF, &all) != 0) return std::nullopt;
+    count = static_cast<std::size_t>(all.ifc_len) / sizeof(ifreq);
+  }
   std::vector<Ipv4Entry> entries;
-  if (ioctl(socket.value(), SIOCGIFCONF, &all) != 0) return entries;
-  for (std::size_t i = 0; i < static_cast<std::size_t>(all.ifc_len) / sizeof(ifreq); ++i) {
+  for (std::size_t i = 0; i < count; ++i) {
     sockaddr_in bears{};
     std::memcpy(&bears, &table[i].ifr_addr, sizeof bears);
     entries.push_back({ntohl(bears.sin_addr.s_addr), table[i]});
@@ -68,7 +76,9 @@ std::vector<Ipv4Entry> read_ipv4(const Descriptor& socket) {
 // Every address of 127.0.0.0/8 is the loopback interface's, though it bears but one.
 Interface find_ipv4(const Descriptor& socket, std::uint32_t address) {
   const bool loopback = address >> 24 == kLoopbackNetwork;
-  for (const auto& [its, request] : read_ipv4(socket)) {
+  const std::optional<std::vector<Ipv4Entry>> entries = read_ipv4(socket);
+  if (!entries) return {};
+  for (const auto& [its, request] : *entries) {
     if (its == address || (loopback && its >> 24 == kLoopbackNetwork))
       return describe(socket, request.ifr_name);
   }
@@ -99,13 +109,14 @@ Interface interface_of(const Address& address) {
   return address.is_ipv4() ? find_ipv4(socket, address.ipv4_host_order()) : find_ipv6(socket, address);
 }
 
-std::vector<Address> addresses_of_host() {
-  std::vector<Address> addresses;
+std::optional<std::vector<Address>> addresses_of_host() {
   const Descriptor socket(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  if (socket.value() >= 0) {
-    for (const auto& [address, request] : read_ipv4(socket)) addresses.push_back(Address::ipv4(address));
-  }
+  const std::optional<std::vector<Ipv4Entry>> ipv4 = read_ipv4(socket);
+  if (!ipv4) return std::nullopt;
+  std::vector<Address> addresses;
+  for (const auto& [address, request] : *ipv4) addresses.push_back(Address::ipv4(address));
   std::ifstream table("/proc/net/if_inet6");
+  if (!table && errno != ENOENT) return std::nullopt;  // ENOENT: a kernel without IPv6
   for (std::string line; std::getline(table, line);) {
     Address address;
     for (std::size_t i = 0; i < address.gid.size() && line.size() >= 2 * address.gid.size(); ++i)

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "driver-shim/softhca/wire/wire.h"
@@ -19,8 +20,8 @@ struct Interface {
 [[nodiscard]] Interface interface_of(const Address& address);
 
 // Returns the addresses of all interfaces of this network namespace. 127.0.0.0/8 belongs to it whole,
-// whatever of it is among them.
-[[nodiscard]] std::vector<Address> addresses_of_host();
+// whatever of it is among them. Nothing where they cannot all be read, as without a free descriptor.
+[[nodiscard]] std::optional<std::vector<Address>> addresses_of_host();
 
 // Returns the largest RoCE MTU whose packets fit into IP packets of this size, with all headers that Linux
 // allows; 0 if not even 256 fits. Source: include/rdma/ib_addr.h, iboe_get_mtu.

@@ -112,7 +112,7 @@ TEST_F(Tokens, answer_proves_one_request_for_seconds) {
     return b.take_due().at(0).body;
   };
   const roce::HostToken first = request();
-  now_ns += 8'600'000'000;
+  now_ns += 2'200'000'000;
   EXPECT_FALSE(b.on_message(kA, Opcode::kTokenAnswer, {7, first.challenge, 9}, now_ns)) << "too old";
   const roce::HostToken second = request();
   EXPECT_TRUE(b.on_message(kA, Opcode::kTokenAnswer, {7, second.challenge, 9}, now_ns));
@@ -185,12 +185,26 @@ TEST_F(Tokens, address_that_the_host_got_later_is_found_by_its_request) {
   HostTokens near({1, 1}, kNear, [&] { return addresses; });
   EXPECT_EQ(standing(near, kFar), Standing::kOther);
   addresses = {kNear, kFar};
+  now_ns += 100'000'000;
   HostTokens far = make(kFar, 3, addresses);
   EXPECT_EQ(standing(far, kNear), Standing::kAwaited);
   exchange(near, kNear, far, kFar);
   EXPECT_TRUE(near.guards(kFar));
   EXPECT_TRUE(passes(near, kFar, far, kNear));
   EXPECT_TRUE(passes(far, kNear, near, kFar));
+}
+
+TEST_F(Tokens, addresses_of_the_host_are_read_at_intervals_and_stay_where_that_fails) {
+  std::optional<std::vector<Address>> addresses = std::vector{kNear, kFar};
+  int reads = 0;
+  HostTokens near({1, 1}, kNear, [&] { return ++reads, addresses; });
+  EXPECT_TRUE(near.guards(kFar)) << "before it meets any";
+  addresses.reset();
+  for (std::uint32_t i = 0; i < 100; ++i) near.meet(Address::ipv4(0x0a100000 + i), now_ns);
+  EXPECT_EQ(reads, 2) << "at the start, and for the first that is not of this host";
+  EXPECT_TRUE(near.guards(kFar));
+  near.meet(Address::ipv4(0x0a200000), now_ns + 100'000'000);
+  EXPECT_EQ(reads, 3);
 }
 
 TEST_F(Tokens, beside_foreign_peers_on_loopback_those_have_one_that_asked) {
@@ -216,6 +230,11 @@ TEST_F(Tokens, requests_beyond_a_rate_are_not_answered_and_leave_nothing) {
   standing(b, kA);
   exchange();
   EXPECT_TRUE(passes(b, kA, a, kB));
+  for (std::uint32_t i = 0; i < 5000; ++i)
+    a.on_message(Address::ipv4(0x7f100000 + i), Opcode::kTokenRequest, {i, i, 0}, now_ns);
+  static_cast<void>(a.take_due());
+  a.on_message(kB, Opcode::kTokenRequest, {1, 2, 0}, now_ns);
+  EXPECT_EQ(a.take_due().size(), 2u) << "a peer that it knows is answered meanwhile";
 }
 
 TEST_F(Tokens, peer_that_was_used_lately_stays_among_too_many) {
@@ -230,6 +249,20 @@ TEST_F(Tokens, peer_that_was_used_lately_stays_among_too_many) {
   }
   EXPECT_EQ(b.find(Address::ipv4(0x7f100000)), nullptr);
   EXPECT_EQ(standing(b, kA), Standing::kKnown);
+}
+
+TEST_F(Tokens, peers_of_other_hosts_give_way_first_and_an_answer_is_a_use) {
+  const Address first = Address::ipv4(0x7f100000);
+  a.meet(first, now_ns);
+  now_ns += 1'000'000;
+  standing(b, kA);
+  exchange();
+  for (std::uint32_t i = 0; i < 2 * HostTokens::kMaxPeers; ++i)
+    a.meet(Address::ipv4(0x0a100000 + i), ++now_ns);
+  EXPECT_NE(a.find(first), nullptr);
+  for (std::uint32_t i = 1; i < HostTokens::kMaxPeers; ++i) a.meet(Address::ipv4(0x7f100000 + i), ++now_ns);
+  EXPECT_EQ(a.find(first), nullptr) << "unused for the longest time";
+  EXPECT_TRUE(passes(a, kB, b, kA));
 }
 
 }  // namespace host_tokens_test

@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 #include <net/if.h>
+#include <sys/resource.h>
 
+#include <algorithm>
 #include <fstream>
 
 namespace gdx::softhca::wire {
@@ -24,6 +26,19 @@ TEST(Interface, address_that_no_interface_bears_tells_nothing) {
   EXPECT_EQ(found.mtu_bytes, 0u);
   EXPECT_EQ(found.index, 0u);
   EXPECT_EQ(interface_of(*Address::parse("2001:db8::1")).mtu_bytes, 0u);
+}
+
+TEST(Interface, addresses_of_the_host_are_all_there_or_none) {
+  const auto addresses = addresses_of_host();
+  ASSERT_TRUE(addresses);
+  EXPECT_NE(std::ranges::find(*addresses, Address::ipv4(0x7f000001)), addresses->end());
+  rlimit limit{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
+  const rlimit none{.rlim_cur = 0, .rlim_max = limit.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  const auto unread = addresses_of_host();
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+  EXPECT_FALSE(unread);
 }
 
 TEST(Interface, roce_mtu_leaves_room_for_every_header) {
