@@ -47,6 +47,12 @@ class IcrcChecker {
  public:
   static constexpr std::uint16_t kIpIds = 64;
 
+  // Returns whether the ICRC is right with this id. `icrc` as of check().
+  [[nodiscard]] bool is_right(const Address& source, const Address& destination, std::uint16_t source_port,
+                              std::uint16_t ip_id, std::span<const std::byte> bth_to_padding,
+                              std::uint32_t icrc) {
+    return calculator_.between(source, destination, source_port, ip_id, bth_to_padding) == icrc;
+  }
   // Returns the id with which the ICRC is right, trying `likely_id` first, or nullopt without one. `icrc` as
   // read little-endian after the padding.
   [[nodiscard]] std::optional<std::uint16_t> check(const Address& source, const Address& destination,

@@ -37,6 +37,11 @@ std::size_t granted_bytes(const Descriptor& socket) {
   return static_cast<std::size_t>(bytes);
 }
 
+bool has_length_of_packet(std::span<const std::byte> datagram) {
+  return datagram.size() >= roce::kBthBytes + roce::kIcrcBytes &&
+         datagram.size() <= kMaxPacketBytes + roce::kIcrcBytes;
+}
+
 SipKey drawn_secret() {
   std::random_device kernel;
   SipKey secret{};
@@ -209,9 +214,7 @@ std::size_t UdpWire::receive(std::size_t max_packets, const Sink& sink) {
 // The IPv4 id (0 over IPv6) with which the datagram's ICRC is right, or nullopt when it is damaged.
 std::optional<std::uint16_t> UdpWire::verified_ip_id(const Endpoint& from, std::uint16_t place,
                                                      std::span<const std::byte> datagram) {
-  const bool is_packet = datagram.size() >= roce::kBthBytes + roce::kIcrcBytes &&
-                         datagram.size() <= kMaxPacketBytes + roce::kIcrcBytes;
-  if (!is_packet) return std::nullopt;
+  if (!has_length_of_packet(datagram)) return std::nullopt;
   const std::span<const std::byte> covered = datagram.first(datagram.size() - roce::kIcrcBytes);
   std::uint32_t icrc = 0;
   std::memcpy(&icrc, datagram.data() + covered.size(), sizeof icrc);
@@ -233,26 +236,27 @@ std::optional<std::uint16_t> UdpWire::verified_ip_id(const Endpoint& from, std::
   return seen;
 }
 
-// Takes the token out of a packet of this host. Leaves a packet without it as it came.
+// Takes the token out of a packet of this host. Leaves a packet without it as it came. Tries the id
+// 0 alone, which all packets with a token have, and messages: each other id would be one more value that a
+// guess of the token may hit.
 UdpWire::Verdict UdpWire::unseal(const Endpoint& from, std::uint16_t place, std::span<std::byte> datagram,
                                  std::uint16_t& ip_id) {
-  if (datagram.size() < roce::kBthBytes + roce::kIcrcBytes) return Verdict::kDamaged;
-  const auto is_right = [&] {
+  if (!has_length_of_packet(datagram)) return Verdict::kDamaged;
+  const auto is_right = [&](std::uint16_t id) {
     const std::span<const std::byte> covered = datagram.first(datagram.size() - roce::kIcrcBytes);
     std::uint32_t icrc = 0;
     std::memcpy(&icrc, datagram.data() + covered.size(), sizeof icrc);
-    const auto id = checker_.check(from.address, local_, from.port, place, covered, icrc);
-    ip_id = id.value_or(place);
-    return id.has_value();
+    ip_id = id;
+    return checker_.is_right(from.address, local_, from.port, id, covered, icrc);
   };
-  if (is_token_message(datagram)) return is_right() ? Verdict::kGood : Verdict::kDamaged;
+  if (is_token_message(datagram)) return is_right(0) ? Verdict::kGood : Verdict::kDamaged;
   const HostTokens::Peer* const peer = tokens_.find(from.address);
   if (peer != nullptr && peer->standing == HostTokens::Standing::kKnown) {
     peer->from.apply(datagram);
-    if (Seal::is_off(datagram) && is_right()) return Verdict::kGood;
+    if (Seal::is_off(datagram) && is_right(0)) return Verdict::kGood;
     peer->from.apply(datagram);
   }
-  return is_right() ? Verdict::kForged : Verdict::kDamaged;
+  return is_right(place) ? Verdict::kForged : Verdict::kDamaged;
 }
 
 UdpWire::Verdict UdpWire::judge(const Arrival& arrival, std::uint16_t place, std::span<std::byte> datagram,

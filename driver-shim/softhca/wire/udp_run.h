@@ -31,9 +31,10 @@ struct Run {
   std::size_t segment_bytes = 0;
   std::size_t segments = 0;
   bool closed = false;
-  bool marked = false;  // they leave as if a switch had marked them
-  Seal seal;            // of its packets, which the receiver takes off
-  bool bare = false;    // four unset bytes take the place of each ICRC, which nothing would read
+  bool marked = false;   // they leave as if a switch had marked them
+  Seal seal;             // of its packets, which the receiver takes off
+  bool of_host = false;  // the ICRC of each has id 0, because receiver and sender are of one host
+  bool bare = false;     // four unset bytes take the place of each ICRC, which nothing would read
 };
 
 // Control data of a run for the kernel, beyond its destination.

@@ -61,12 +61,13 @@ void UdpWire::append(const Address& destination, std::size_t length_bytes, const
     return;
   }
   const Seal seal = peer == nullptr ? Seal() : peer->to;
+  const bool of_host = peer == nullptr || peer->standing == HostTokens::Standing::kKnown;
   const std::size_t datagram_bytes = length_bytes + roce::kIcrcBytes;
   const bool bare = loops(destination) && !pcap_ && !damage.corrupt_bit;
   const bool joins = gso_ && !runs_.empty() && !runs_.back().closed && runs_.back().marked == damage.mark &&
                      runs_.back().destination == destination && runs_.back().bare == bare &&
-                     runs_.back().seal == seal && datagram_bytes <= runs_.back().segment_bytes &&
-                     runs_.back().segments < kMaxSegments &&
+                     runs_.back().seal == seal && runs_.back().of_host == of_host &&
+                     datagram_bytes <= runs_.back().segment_bytes && runs_.back().segments < kMaxSegments &&
                      runs_.back().length_bytes + datagram_bytes <= kMaxGsoBytes;
   if (!joins) {
     if (runs_.size() == kMaxRuns) {
@@ -79,6 +80,7 @@ void UdpWire::append(const Address& destination, std::size_t length_bytes, const
                         .segment_bytes = datagram_bytes,
                         .marked = damage.mark,
                         .seal = seal,
+                        .of_host = of_host,
                         .bare = bare});
     if (peer != nullptr && peer->standing != HostTokens::Standing::kOther)
       tokens_.renew(destination, *peer, coarse_ns());
@@ -90,7 +92,7 @@ void UdpWire::append(const Address& destination, std::size_t length_bytes, const
 void UdpWire::finish_datagram(Run& run, std::size_t length_bytes, const Damage& damage) {
   const std::size_t datagram_bytes = length_bytes + roce::kIcrcBytes;
   const std::span<std::byte> datagram = std::span(arena_).subspan(used_, datagram_bytes);
-  const auto ip_id = static_cast<std::uint16_t>(run.segments);
+  const auto ip_id = static_cast<std::uint16_t>(run.of_host ? 0 : run.segments);
   if (!run.bare) {
     const std::uint32_t icrc =
         calculator_.between(local_, run.destination, roce::kUdpPort, ip_id, datagram.first(length_bytes));

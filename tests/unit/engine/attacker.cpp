@@ -60,14 +60,14 @@ void Attacker::send_raw(const wire::Address& destination, std::span<const std::b
 }
 
 void Attacker::send(const wire::Address& destination, const roce::Headers& headers,
-                    std::span<const std::byte> payload) {
+                    std::span<const std::byte> payload, std::uint16_t icrc_ip_id) {
   roce::Headers padded = headers;
   padded.bth.pad_count = roce::pad_count_for(payload.size());
   std::vector<std::byte> datagram(roce::header_bytes(headers.bth.opcode));
   ASSERT_EQ(roce::encode(padded, datagram), datagram.size());
   datagram.insert(datagram.end(), payload.begin(), payload.end());
   datagram.resize(datagram.size() + padded.bth.pad_count);
-  const std::uint32_t icrc = wire::icrc_between(source_, destination, source_port_, 0, datagram);
+  const std::uint32_t icrc = wire::icrc_between(source_, destination, source_port_, icrc_ip_id, datagram);
   datagram.resize(datagram.size() + sizeof icrc);
   std::memcpy(datagram.data() + datagram.size() - sizeof icrc, &icrc, sizeof icrc);
   if (knows_ == Knows::kTokens) {

@@ -28,7 +28,7 @@ class Attacker {
   // Names another source from now on.
   void pose_as(const wire::Address& source) { source_ = source; }
   void send(const wire::Address& destination, const roce::Headers& headers,
-            std::span<const std::byte> payload = {});
+            std::span<const std::byte> payload = {}, std::uint16_t icrc_ip_id = 0);
   // Anything at all, without an ICRC.
   void send_raw(const wire::Address& destination, std::span<const std::byte> bytes);
 

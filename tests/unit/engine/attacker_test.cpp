@@ -203,6 +203,18 @@ TEST_F(UnderAttack, forged_messages_of_tokens_change_nothing) {
   EXPECT_EQ(counters(b).wire.forged_drops, 0u);
 }
 
+// So a guess of a token hits one value of its 44 bits.
+TEST_F(UnderAttack, packets_with_the_token_have_one_right_icrc) {
+  Attacker as_a(a.hca->address());
+  as_a.send(b.hca->address(), forged_write(kFirstPsn, b.mkey), payload, 1);
+  step();
+  EXPECT_EQ(counters(b).wire.icrc_errors, 1u);
+  expect_unharmed();
+  as_a.send(b.hca->address(), forged_write(kFirstPsn, b.mkey + 1), payload);
+  step();
+  EXPECT_EQ(counters(b).wire.icrc_errors, 1u) << "the same with the id 0";
+}
+
 // More than an HCA remembers, each of which draws a request and an answer from it.
 TEST(InventedAddresses, leave_nothing_with_an_hca_that_they_ask_for_tokens) {
   const std::unique_ptr<wire::Wire> a = *wire::open_udp({});
