@@ -43,7 +43,7 @@ struct Script {
   bool armed = true;
   bool lost = false;
   int lost_checks = 0;
-  int asked = 0;  // whether it awaits a peer
+  int asked = 0;  // calls of awaits()
   std::size_t socket_bytes = 0;
   std::function<void()> on_receive;
 };
