@@ -204,7 +204,7 @@ TEST_F(UnderAttack, forged_messages_of_tokens_change_nothing) {
 }
 
 // So a guess of a token hits one value of its 44 bits.
-TEST_F(UnderAttack, packets_with_the_token_have_one_right_icrc) {
+TEST_F(UnderAttack, packets_with_the_token_have_one_right_icrc_and_a_length_of_a_packet) {
   Attacker as_a(a.hca->address());
   as_a.send(b.hca->address(), forged_write(kFirstPsn, b.mkey), payload, 1);
   step();
@@ -213,6 +213,9 @@ TEST_F(UnderAttack, packets_with_the_token_have_one_right_icrc) {
   as_a.send(b.hca->address(), forged_write(kFirstPsn, b.mkey + 1), payload);
   step();
   EXPECT_EQ(counters(b).wire.icrc_errors, 1u) << "the same with the id 0";
+  as_a.send(b.hca->address(), forged_write(kFirstPsn, b.mkey), std::vector<std::byte>(wire::kMaxPacketBytes));
+  step();
+  EXPECT_EQ(counters(b).wire.icrc_errors, 2u) << "too long";
 }
 
 // More than an HCA remembers, each of which draws a request and an answer from it.
