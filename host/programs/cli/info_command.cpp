@@ -163,7 +163,7 @@ Result<void> check_environment() {
   GDX_TRY(emulation_from_environment());
   GDX_TRY(insecure_from_environment());
   GDX_TRY(ipc::daemon_places_from_environment());
-  // Whether it has a table for an HCA and its queue is told beside those.
+  // A table that the file lacks is told beside the HCA and the queue that have none.
   const char* const calibration = std::getenv(kCalibrationVariable);
   if (calibration != nullptr && *calibration != '\0') GDX_TRY(read_calibrations(calibration));
   return {};
