@@ -13,12 +13,12 @@ using Standing = HostTokens::Standing;
 using roce::Opcode;
 
 constexpr std::uint64_t kStartNs = 5'000'000'000;
-const Address kA = Address::ipv4(0x7f000001);
-const Address kB = Address::ipv4(0x7f000002);
-const Address kNear = Address::ipv4(0x0a000001);  // of this host
-const Address kFar = Address::ipv4(0x0a000002);
+const Address at_a = Address::ipv4(0x7f000001);
+const Address at_b = Address::ipv4(0x7f000002);
+const Address at_near = Address::ipv4(0x0a000001);  // of this host
+const Address at_far = Address::ipv4(0x0a000002);
 
-HostTokens make(const Address& local, std::uint64_t secret, std::vector<Address> addresses = {},
+HostTokens make(const Address& local, std::uint64_t secret, const std::vector<Address>& addresses = {},
                 bool foreign = false) {
   return {{secret, ~secret}, local, [addresses] { return addresses; }, foreign};
 }
@@ -39,7 +39,7 @@ class Tokens : public testing::Test {
       }
     }
   }
-  void exchange() { exchange(a, kA, b, kB); }
+  void exchange() { exchange(a, at_a, b, at_b); }
   // Returns whether packets from `sender` pass at `receiver`.
   static bool passes(HostTokens& sender, const Address& at, HostTokens& receiver, const Address& from) {
     const HostTokens::Peer* const to = sender.find(at);
@@ -50,8 +50,8 @@ class Tokens : public testing::Test {
   Standing standing(HostTokens& of, const Address& peer) { return of.meet(peer, now_ns).standing; }
 
   std::uint64_t now_ns = kStartNs;
-  HostTokens a = make(kA, 1);
-  HostTokens b = make(kB, 2);
+  HostTokens a = make(at_a, 1);
+  HostTokens b = make(at_b, 2);
 };
 
 TEST(Seal, changes_the_reserved_bits_and_the_icrc_alone_and_takes_itself_off) {
@@ -72,149 +72,149 @@ TEST(Seal, changes_the_reserved_bits_and_the_icrc_alone_and_takes_itself_off) {
 }
 
 TEST_F(Tokens, both_ways_are_open_after_one_asked) {
-  EXPECT_EQ(standing(b, kA), Standing::kAwaited);
+  EXPECT_EQ(standing(b, at_a), Standing::kAwaited);
   EXPECT_EQ(b.next_deadline_ns(), now_ns + 10'000'000);
   // Asked before it is told: so the answer leaves before packets that need one.
   std::vector<HostTokens::Message> asked = b.take_due();
   ASSERT_EQ(asked.size(), 1u);
-  EXPECT_FALSE(a.on_message(kB, asked[0].opcode, asked[0].body, now_ns));
+  EXPECT_FALSE(a.on_message(at_b, asked[0].opcode, asked[0].body, now_ns));
   const std::vector<HostTokens::Message> told = a.take_due();
   ASSERT_EQ(told.size(), 2u);
   EXPECT_EQ(told[0].opcode, Opcode::kTokenRequest);
   EXPECT_EQ(told[1].opcode, Opcode::kTokenAnswer);
-  EXPECT_FALSE(b.on_message(kA, told[0].opcode, told[0].body, now_ns));
-  EXPECT_TRUE(b.on_message(kA, told[1].opcode, told[1].body, now_ns));
+  EXPECT_FALSE(b.on_message(at_a, told[0].opcode, told[0].body, now_ns));
+  EXPECT_TRUE(b.on_message(at_a, told[1].opcode, told[1].body, now_ns));
   exchange();
-  EXPECT_TRUE(passes(a, kB, b, kA));
-  EXPECT_TRUE(passes(b, kA, a, kB));
-  EXPECT_FALSE(a.find(kB)->to == a.find(kB)->from);
+  EXPECT_TRUE(passes(a, at_b, b, at_a));
+  EXPECT_TRUE(passes(b, at_a, a, at_b));
+  EXPECT_FALSE(a.find(at_b)->to == a.find(at_b)->from);
   EXPECT_EQ(b.next_deadline_ns(), HostTokens::kNever);
 }
 
 TEST_F(Tokens, messages_under_a_foreign_address_change_nothing) {
-  standing(b, kA);
+  standing(b, at_a);
   exchange();
-  const Seal before = a.find(kB)->from;
+  const Seal before = a.find(at_b)->from;
   for (std::uint64_t guess = 0; guess < 1000; ++guess) {
-    EXPECT_FALSE(a.on_message(kB, Opcode::kTokenAnswer, {guess, guess, guess}, now_ns));
-    EXPECT_FALSE(a.on_message(kB, Opcode::kTokenRequest, {guess, guess, 0}, now_ns));
+    EXPECT_FALSE(a.on_message(at_b, Opcode::kTokenAnswer, {guess, guess, guess}, now_ns));
+    EXPECT_FALSE(a.on_message(at_b, Opcode::kTokenRequest, {guess, guess, 0}, now_ns));
   }
-  EXPECT_EQ(a.find(kB)->from, before);
+  EXPECT_EQ(a.find(at_b)->from, before);
   exchange();
-  EXPECT_TRUE(passes(a, kB, b, kA)) << "b has proved once more who it is";
-  EXPECT_TRUE(passes(b, kA, a, kB));
+  EXPECT_TRUE(passes(a, at_b, b, at_a)) << "b has proved once more who it is";
+  EXPECT_TRUE(passes(b, at_a, a, at_b));
 }
 
 TEST_F(Tokens, answer_proves_one_request_for_seconds) {
   const auto request = [&] {
-    b.meet(kA, now_ns);
-    b.renew(kA, *b.find(kA), now_ns);
+    b.meet(at_a, now_ns);
+    b.renew(at_a, *b.find(at_a), now_ns);
     return b.take_due().at(0).body;
   };
   const roce::HostToken first = request();
   now_ns += 2'200'000'000;
-  EXPECT_FALSE(b.on_message(kA, Opcode::kTokenAnswer, {7, first.challenge, 9}, now_ns)) << "too old";
+  EXPECT_FALSE(b.on_message(at_a, Opcode::kTokenAnswer, {7, first.challenge, 9}, now_ns)) << "too old";
   const roce::HostToken second = request();
-  EXPECT_TRUE(b.on_message(kA, Opcode::kTokenAnswer, {7, second.challenge, 9}, now_ns));
-  EXPECT_FALSE(b.on_message(kA, Opcode::kTokenAnswer, {8, second.challenge, 10}, now_ns)) << "used";
-  EXPECT_EQ(b.find(kA)->to, Seal(9));
-  EXPECT_EQ(b.find(kA)->from, Seal(b.token_for(kA, 7)));
+  EXPECT_TRUE(b.on_message(at_a, Opcode::kTokenAnswer, {7, second.challenge, 9}, now_ns));
+  EXPECT_FALSE(b.on_message(at_a, Opcode::kTokenAnswer, {8, second.challenge, 10}, now_ns)) << "used";
+  EXPECT_EQ(b.find(at_a)->to, Seal(9));
+  EXPECT_EQ(b.find(at_a)->from, Seal(b.token_for(at_a, 7)));
 }
 
 // Knowledge of a former holder of the address: the token that it had then.
 TEST_F(Tokens, next_holder_of_an_address_ends_the_token_of_the_former) {
-  standing(b, kA);
+  standing(b, at_a);
   exchange();
-  const Seal former = a.find(kB)->from;
-  HostTokens next = make(kB, 3);
-  standing(next, kA);
-  exchange(a, kA, next, kB);
-  EXPECT_TRUE(passes(next, kA, a, kB));
-  EXPECT_FALSE(a.find(kB)->from == former);
+  const Seal former = a.find(at_b)->from;
+  HostTokens next = make(at_b, 3);
+  standing(next, at_a);
+  exchange(a, at_a, next, at_b);
+  EXPECT_TRUE(passes(next, at_a, a, at_b));
+  EXPECT_FALSE(a.find(at_b)->from == former);
 }
 
 // Its peers have the old token, and learn the new one from its request or by their next renewal.
 TEST_F(Tokens, restarted_hca_is_met_again) {
-  standing(b, kA);
+  standing(b, at_a);
   exchange();
-  HostTokens again = make(kA, 4);
+  HostTokens again = make(at_a, 4);
   now_ns += HostTokens::kRenewNs;
-  b.renew(kA, *b.find(kA), now_ns);
-  exchange(again, kA, b, kB);
-  EXPECT_TRUE(passes(again, kB, b, kA));
-  EXPECT_TRUE(passes(b, kA, again, kB));
-  b.renew(kA, *b.find(kA), now_ns);
+  b.renew(at_a, *b.find(at_a), now_ns);
+  exchange(again, at_a, b, at_b);
+  EXPECT_TRUE(passes(again, at_b, b, at_a));
+  EXPECT_TRUE(passes(b, at_a, again, at_b));
+  b.renew(at_a, *b.find(at_a), now_ns);
   EXPECT_TRUE(b.take_due().empty()) << "not yet due";
 }
 
 TEST_F(Tokens, silence_ends_the_wait_and_a_late_answer_is_heard) {
-  standing(b, kA);
+  standing(b, at_a);
   std::size_t requests = b.take_due().size();
-  for (; standing(b, kA) == Standing::kAwaited; now_ns += 1'000'000) {
+  for (; standing(b, at_a) == Standing::kAwaited; now_ns += 1'000'000) {
     ASSERT_LE(now_ns, kStartNs + HostTokens::kSilentNs + 200'000'000);
     const bool ended = b.advance(now_ns);
-    EXPECT_EQ(ended, standing(b, kA) == Standing::kSilent);
+    EXPECT_EQ(ended, standing(b, at_a) == Standing::kSilent);
     requests += b.take_due().size();
   }
-  EXPECT_EQ(standing(b, kA), Standing::kSilent);
+  EXPECT_EQ(standing(b, at_a), Standing::kSilent);
   EXPECT_GE(now_ns, kStartNs + HostTokens::kSilentNs);
   EXPECT_EQ(requests, 9u) << "after 10, 20, 40, ... ms";
   EXPECT_EQ(b.next_deadline_ns(), HostTokens::kNever);
   now_ns += 200'000'000;
-  b.renew(kA, *b.find(kA), now_ns);
+  b.renew(at_a, *b.find(at_a), now_ns);
   exchange();
-  EXPECT_TRUE(passes(b, kA, a, kB));
+  EXPECT_TRUE(passes(b, at_a, a, at_b));
 }
 
 TEST_F(Tokens, other_hosts_have_none) {
-  HostTokens near = make(kNear, 3, {kNear, kFar});
-  HostTokens far = make(kFar, 3);
-  EXPECT_EQ(standing(far, kNear), Standing::kOther);
-  EXPECT_EQ(standing(far, kFar), Standing::kOther) << "itself";
-  EXPECT_FALSE(far.guards(kNear));
-  EXPECT_TRUE(far.guards(kA));
-  EXPECT_FALSE(a.guards(kA));
+  HostTokens near = make(at_near, 3, {at_near, at_far});
+  HostTokens far = make(at_far, 3);
+  EXPECT_EQ(standing(far, at_near), Standing::kOther);
+  EXPECT_EQ(standing(far, at_far), Standing::kOther) << "itself";
+  EXPECT_FALSE(far.guards(at_near));
+  EXPECT_TRUE(far.guards(at_a));
+  EXPECT_FALSE(a.guards(at_a));
   EXPECT_TRUE(far.take_due().empty());
-  EXPECT_FALSE(far.on_message(kNear, Opcode::kTokenRequest, {1, 2, 0}, now_ns));
-  EXPECT_FALSE(far.on_message(kNear, Opcode::kTokenAnswer, {1, 2, 3}, now_ns));
+  EXPECT_FALSE(far.on_message(at_near, Opcode::kTokenRequest, {1, 2, 0}, now_ns));
+  EXPECT_FALSE(far.on_message(at_near, Opcode::kTokenAnswer, {1, 2, 3}, now_ns));
   EXPECT_TRUE(far.take_due().empty());
 }
 
 TEST_F(Tokens, address_that_the_host_got_later_is_found_by_its_request) {
   std::vector<Address> addresses;
-  HostTokens near({1, 1}, kNear, [&] { return addresses; });
-  EXPECT_EQ(standing(near, kFar), Standing::kOther);
-  addresses = {kNear, kFar};
+  HostTokens near({1, 1}, at_near, [&] { return addresses; });
+  EXPECT_EQ(standing(near, at_far), Standing::kOther);
+  addresses = {at_near, at_far};
   now_ns += 100'000'000;
-  HostTokens far = make(kFar, 3, addresses);
-  EXPECT_EQ(standing(far, kNear), Standing::kAwaited);
-  exchange(near, kNear, far, kFar);
-  EXPECT_TRUE(near.guards(kFar));
-  EXPECT_TRUE(passes(near, kFar, far, kNear));
-  EXPECT_TRUE(passes(far, kNear, near, kFar));
+  HostTokens far = make(at_far, 3, addresses);
+  EXPECT_EQ(standing(far, at_near), Standing::kAwaited);
+  exchange(near, at_near, far, at_far);
+  EXPECT_TRUE(near.guards(at_far));
+  EXPECT_TRUE(passes(near, at_far, far, at_near));
+  EXPECT_TRUE(passes(far, at_near, near, at_far));
 }
 
 TEST_F(Tokens, addresses_of_the_host_are_read_at_intervals_and_stay_where_that_fails) {
-  std::optional<std::vector<Address>> addresses = std::vector{kNear, kFar};
+  std::optional<std::vector<Address>> addresses = std::vector{at_near, at_far};
   int reads = 0;
-  HostTokens near({1, 1}, kNear, [&] { return ++reads, addresses; });
-  EXPECT_TRUE(near.guards(kFar)) << "before it meets any";
+  HostTokens near({1, 1}, at_near, [&] { return ++reads, addresses; });
+  EXPECT_TRUE(near.guards(at_far)) << "before it meets any";
   addresses.reset();
   for (std::uint32_t i = 0; i < 100; ++i) near.meet(Address::ipv4(0x0a100000 + i), now_ns);
   EXPECT_EQ(reads, 2) << "at the start, and for the first that is not of this host";
-  EXPECT_TRUE(near.guards(kFar));
+  EXPECT_TRUE(near.guards(at_far));
   near.meet(Address::ipv4(0x0a200000), now_ns + 100'000'000);
   EXPECT_EQ(reads, 3);
 }
 
 TEST_F(Tokens, beside_foreign_peers_on_loopback_those_have_one_that_asked) {
-  HostTokens open = make(kA, 3, {}, true);
-  EXPECT_EQ(standing(open, kB), Standing::kOther);
-  EXPECT_FALSE(open.guards(kB));
-  standing(b, kA);
-  exchange(open, kA, b, kB);
-  EXPECT_TRUE(passes(open, kB, b, kA));
-  EXPECT_TRUE(passes(b, kA, open, kB));
+  HostTokens open = make(at_a, 3, {}, true);
+  EXPECT_EQ(standing(open, at_b), Standing::kOther);
+  EXPECT_FALSE(open.guards(at_b));
+  standing(b, at_a);
+  exchange(open, at_a, b, at_b);
+  EXPECT_TRUE(passes(open, at_b, b, at_a));
+  EXPECT_TRUE(passes(b, at_a, open, at_b));
 }
 
 TEST_F(Tokens, requests_beyond_a_rate_are_not_answered_and_leave_nothing) {
@@ -227,42 +227,42 @@ TEST_F(Tokens, requests_beyond_a_rate_are_not_answered_and_leave_nothing) {
   for (const HostTokens::Message& message : a.take_due()) told += message.opcode == Opcode::kTokenAnswer;
   EXPECT_EQ(told, 1000u);
   now_ns += 10'000'000;
-  standing(b, kA);
+  standing(b, at_a);
   exchange();
-  EXPECT_TRUE(passes(b, kA, a, kB));
+  EXPECT_TRUE(passes(b, at_a, a, at_b));
   for (std::uint32_t i = 0; i < 5000; ++i)
     a.on_message(Address::ipv4(0x7f100000 + i), Opcode::kTokenRequest, {i, i, 0}, now_ns);
   static_cast<void>(a.take_due());
-  a.on_message(kB, Opcode::kTokenRequest, {1, 2, 0}, now_ns);
+  a.on_message(at_b, Opcode::kTokenRequest, {1, 2, 0}, now_ns);
   EXPECT_EQ(a.take_due().size(), 2u) << "a peer that it knows is answered meanwhile";
 }
 
 TEST_F(Tokens, peer_that_was_used_lately_stays_among_too_many) {
-  standing(b, kA);
+  standing(b, at_a);
   exchange();
   for (std::uint32_t i = 0; i < 2 * HostTokens::kMaxPeers; ++i) {
     now_ns += 1'000'000;
-    b.renew(kA, *b.find(kA), now_ns);
+    b.renew(at_a, *b.find(at_a), now_ns);
     b.meet(Address::ipv4(0x7f100000 + i), now_ns);
     static_cast<void>(b.take_due());
-    ASSERT_NE(b.find(kA), nullptr);
+    ASSERT_NE(b.find(at_a), nullptr);
   }
   EXPECT_EQ(b.find(Address::ipv4(0x7f100000)), nullptr);
-  EXPECT_EQ(standing(b, kA), Standing::kKnown);
+  EXPECT_EQ(standing(b, at_a), Standing::kKnown);
 }
 
 TEST_F(Tokens, peers_of_other_hosts_give_way_first_and_an_answer_is_a_use) {
   const Address first = Address::ipv4(0x7f100000);
   a.meet(first, now_ns);
   now_ns += 1'000'000;
-  standing(b, kA);
+  standing(b, at_a);
   exchange();
   for (std::uint32_t i = 0; i < 2 * HostTokens::kMaxPeers; ++i)
     a.meet(Address::ipv4(0x0a100000 + i), ++now_ns);
   EXPECT_NE(a.find(first), nullptr);
   for (std::uint32_t i = 1; i < HostTokens::kMaxPeers; ++i) a.meet(Address::ipv4(0x7f100000 + i), ++now_ns);
   EXPECT_EQ(a.find(first), nullptr) << "unused for the longest time";
-  EXPECT_TRUE(passes(a, kB, b, kA));
+  EXPECT_TRUE(passes(a, at_b, b, at_a));
 }
 
 }  // namespace host_tokens_test
