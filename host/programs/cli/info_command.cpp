@@ -163,7 +163,6 @@ Result<void> check_environment() {
   GDX_TRY(emulation_from_environment());
   GDX_TRY(insecure_from_environment());
   GDX_TRY(ipc::daemon_places_from_environment());
-  // A table that the file lacks is told beside the HCA and the queue that have none.
   const char* const calibration = std::getenv(kCalibrationVariable);
   if (calibration != nullptr && *calibration != '\0') GDX_TRY(read_calibrations(calibration));
   return {};
@@ -173,6 +172,9 @@ Result<void> check_environment() {
 Result<Hca> open_usable(const std::string& name) {
   auto hca = GDX_TRY(Hca::open({.name = name, .in_this_process = true}));
   GDX_TRY(resolve_endpoint_options({}, hca.is_software(), hca.link_layer()));
+  // Permits a lack of a table, which is told beside the HCA and the queue that have none.
+  const auto modes = choose_modes(hca.name(), {}, {});
+  if (!modes && modes.error().status == Status::kInvalidArgument) return tl::unexpected(modes.error());
   return hca;
 }
 
