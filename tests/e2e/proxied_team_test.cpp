@@ -301,10 +301,13 @@ TEST(ProxiedTeam, rank_that_dies_is_unreachable_by_name) {
   EXPECT_EQ(flushed, Status::kPeerUnreachable);
   EXPECT_EQ(put, Status::kPeerUnreachable) << "later calls are told, too";
   const std::string name = "rank " + std::to_string(dead);
-  EXPECT_THAT(team.describe_fault(),
-              AllOf(HasSubstr("proxied " + name + ", lane 0: an echo to " + name),
-                    // The flush, where the put was complete before the rank died.
-                    ContainsRegex("proxied " + name + ", lane 1: (put with signal|flush) to ")));
+  // A NIC's own retries may run out before the bound of silence, in the message or write that is due; and the
+  // put may be complete before the rank dies, and the flush behind it due.
+  const std::string fault = team.describe_fault();
+  EXPECT_THAT(fault, ContainsRegex("proxied " + name + ", lane 0: (an echo|message of 64 B) to " + name));
+  EXPECT_THAT(fault,
+              ContainsRegex("proxied " + name +
+                            ", lane 1: (put with signal|flush|message of 64 B|write of 8 B) to " + name));
   EXPECT_EQ(team.connect(dead).error().status, Status::kPeerUnreachable);
   const auto met = team.barrier();
   ASSERT_FALSE(met);
