@@ -33,6 +33,11 @@ std::uint32_t Address::ipv4_host_order() const {
   return value;
 }
 
+bool Address::is_loopback() const {
+  constexpr std::uint32_t kLoopback8 = 127;
+  return is_ipv4() && ipv4_host_order() >> 24 == kLoopback8;
+}
+
 std::string Address::text() const {
   std::array<char, INET6_ADDRSTRLEN> buffer{};
   const bool v4 = is_ipv4();

@@ -25,11 +25,6 @@ constexpr std::uint64_t kReadIntervalNs = 100'000'000;  // between two looks at 
 
 enum Purpose : std::uint64_t { kIncarnation = 1, kToken, kChallenge };
 
-bool is_loopback(const Address& address) {
-  constexpr std::uint32_t kLoopback8 = 127;
-  return address.is_ipv4() && address.ipv4_host_order() >> 24 == kLoopback8;
-}
-
 }  // namespace
 
 Seal::Seal(std::uint64_t token)
@@ -97,7 +92,7 @@ roce::HostToken HostTokens::request_for(const Address& destination, const Peer* 
 
 bool HostTokens::guards(const Address& source) const {
   if (source == local_) return false;
-  if (!foreign_on_loopback_ && is_loopback(source)) return true;
+  if (!foreign_on_loopback_ && source.is_loopback()) return true;
   return std::ranges::find(host_, source) != host_.end();
 }
 
@@ -158,7 +153,7 @@ void HostTokens::request(const Address& destination, Peer& peer, std::uint64_t n
 bool HostTokens::takes_request(const Address& source, std::uint64_t now_ns) {
   if (source == local_) return false;
   if (!guards(source)) {
-    if (is_loopback(source)) {
+    if (source.is_loopback()) {
       host_.push_back(source);
     } else {
       read_host(now_ns);

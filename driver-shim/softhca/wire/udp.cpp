@@ -25,11 +25,6 @@ namespace {
 
 constexpr std::size_t kReceiveBytes = 65536;
 
-bool is_loopback(const Address& address) {
-  constexpr std::uint32_t kLoopback8 = 127;
-  return address.is_ipv4() && address.ipv4_host_order() >> 24 == kLoopback8;
-}
-
 std::size_t granted_bytes(const Descriptor& socket) {
   int bytes = 0;
   socklen_t length = sizeof bytes;
@@ -93,7 +88,7 @@ void UdpWire::set_ecn() {
 }
 
 void UdpWire::look_for_ip_ids(bool on_loopback) {
-  if (!local_.is_ipv4() || (is_loopback(local_) && !on_loopback)) return;
+  if (!local_.is_ipv4() || (local_.is_loopback() && !on_loopback)) return;
   Result<IpIdReader> reader = IpIdReader::open(local_);
   if (reader) {
     ip_ids_ = std::move(*reader);

@@ -29,6 +29,7 @@ struct Address {
   [[nodiscard]] static Address ipv4(std::uint32_t host_order);
   [[nodiscard]] static Result<Address> parse(const std::string& text);
   [[nodiscard]] std::uint32_t ipv4_host_order() const;
+  [[nodiscard]] bool is_loopback() const;  // 127.0.0.0/8
   [[nodiscard]] std::string text() const;
 
  private:
